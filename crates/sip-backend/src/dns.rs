@@ -1,8 +1,7 @@
 //! A, AAAA, SRV and NAPTR records, for the core's RFC 3263 machine.
 //!
-//! The resolver underneath keeps nothing: the core caches, each answer for the records' own time
-//! to live, so a change of TTL is seen with the next look-up. `/etc/hosts` is read once, when the
-//! resolver is made.
+//! The resolver underneath keeps nothing. The core caches each result for the records' own time to live, so a
+//! change of TTL is seen with the next look-up. `/etc/hosts` is read once, when the resolver is made.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,27 +25,27 @@ use crate::ResultSink;
 use crate::metrics::{self, Counter, Histogram, Sample};
 use crate::throttle::LogThrottle;
 
-/// That there are no records is kept at least and at most this long, seconds (RFC 2308 §5 allows
-/// hours; a new gateway should not wait for them),
+/// Least and longest time for which the core may cache that there are no records, seconds. RFC 2308 §5 allows
+/// hours; a new gateway should not wait for them.
 const NEGATIVE_TTL_S: std::ops::RangeInclusive<u32> = 1..=300;
-/// and this long where the server gave no SOA.
+/// Time for which the core may cache that there are no records, if the server gave no SOA, seconds.
 const NEGATIVE_TTL_WITHOUT_SOA_S: u32 = 30;
-/// Longest time that records are kept, seconds.
+/// Longest time that the core may cache records, seconds.
 const MAX_TTL_S: u32 = 86_400;
-/// Records of one answer that go on to the core, the most preferred of them; more are left out. A
-/// message over TCP could hold thousands.
+/// Most records of one response that go on to the core, the most preferred ones. A message over TCP could
+/// hold thousands.
 const MAX_RECORDS: usize = 256;
 
-/// How names are resolved.
+/// Options of the resolver.
 #[derive(Clone, Debug)]
 pub struct DnsOptions {
     /// Name servers; empty: those of the system (`/etc/resolv.conf`).
     pub servers: Vec<SocketAddr>,
-    /// Whether `/etc/hosts` is asked first.
+    /// Whether `/etc/hosts` is searched first.
     pub hosts_file: bool,
-    /// A question without an answer after this is answered as unavailable.
+    /// Time after which a query without a response gets the result `Unavailable`.
     pub timeout: Duration,
-    /// Questions under way; one more is answered as unavailable at once.
+    /// Most queries under way. A further one gets the result `Unavailable` at once.
     pub in_flight: usize,
 }
 
@@ -61,7 +60,7 @@ impl Default for DnsOptions {
     }
 }
 
-/// The resolver could not be set up.
+/// Error of setting up the resolver.
 #[derive(Debug, thiserror::Error)]
 #[error("name resolution cannot be set up: {0}")]
 pub struct DnsSetupError(#[from] NetError);
@@ -75,11 +74,11 @@ struct Stats {
     refused: Counter,
     latency: Histogram,
     log: LogThrottle,
-    /// A failure was logged since the name servers answered last.
+    /// Whether a failure was logged since the name servers last responded.
     is_away: AtomicBool,
 }
 
-/// Answers questions for DNS records on a tokio runtime.
+/// Resolves queries for DNS records on a tokio runtime.
 #[derive(Debug)]
 pub struct Dns {
     runtime: Handle,
@@ -140,7 +139,7 @@ impl Dns {
         })
     }
 
-    /// Looks `name` up; does not block. Always answers where `id` is given.
+    /// Looks `name` up without blocking. If `id` is given, a result always follows.
     pub fn resolve(&self, origin: u16, id: Option<QueryId>, name: Box<[u8]>, kind: RecordKind) {
         let deliver = move |sink: &dyn ResultSink, result| {
             if let Some(id) = id {
@@ -158,7 +157,8 @@ impl Dns {
         self.runtime.spawn(async move {
             let start = Instant::now();
             let result = tokio::time::timeout(timeout, look_up(&resolver.0, &name, kind)).await;
-            // The resolver's attempts last together as long as this time-out: either may notice the silence.
+            // The resolver's attempts together last as long as this time-out, so either may notice the
+            // silence first.
             let result = result.unwrap_or(Err(NetError::Timeout));
             stats.latency.observe_duration(start.elapsed(), 1);
             let name = String::from_utf8_lossy(&name);
@@ -191,13 +191,13 @@ impl Dns {
                     Err(Unavailable)
                 }
             };
-            // Room for the next first: the worker that gets the result may ask again at once.
+            // Makes room for the next query first: the worker that gets the result may send one at once.
             drop(permit);
             deliver(&*sink, result);
         });
     }
 
-    /// Everything that name resolution counts.
+    /// All metrics of name resolution.
     pub fn metrics(&self) -> Vec<Sample> {
         const LOOKUPS: &str = "Look-ups of DNS records, by what came of them.";
         let stats = &self.stats;
@@ -247,7 +247,7 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
         connection.port = address.port();
         connection
     });
-    // A negative answer is an answer; another server is asked when there is none.
+    // A negative response is a response; another server is queried only if there is none.
     NameServerConfig::new(address.ip(), true, connections.into())
 }
 
@@ -258,7 +258,7 @@ fn tune(resolver: &mut ResolverOpts, options: &DnsOptions) {
     } else {
         ResolveHosts::Never
     };
-    // Three attempts fit into the time that there is.
+    // Three attempts fit into the time-out.
     resolver.timeout = resolver
         .timeout
         .min(options.timeout / 3)
@@ -268,7 +268,7 @@ fn tune(resolver: &mut ResolverOpts, options: &DnsOptions) {
 }
 
 async fn look_up(resolver: &TokioResolver, name: &[u8], kind: RecordKind) -> Result<Records, NetError> {
-    // What is no domain name has no records: no server need be asked.
+    // A text that is no domain name has no records, so no server need be queried.
     let nothing = Records {
         ttl_s: *NEGATIVE_TTL_S.end(),
         values: Vec::new(),
@@ -303,7 +303,7 @@ async fn look_up(resolver: &TokioResolver, name: &[u8], kind: RecordKind) -> Res
     }
 }
 
-/// The records of the kind that was asked for; aliases on the way count for the TTL only.
+/// The records of the requested kind; aliases on the way count for the TTL only.
 fn records(answers: &[DnsRecord], kind: RecordType) -> Records {
     let mut values: Vec<_> = answers
         .iter()
@@ -353,7 +353,7 @@ fn record(record: &DnsRecord) -> Option<Record> {
     }
 }
 
-/// A name as the core wants it. "." (no such service here, RFC 2782; no replacement, RFC 3403)
+/// A name in the form that the core expects. "." (no such service here, RFC 2782; no replacement, RFC 3403)
 /// becomes the empty name.
 fn text(name: &Name) -> Box<[u8]> {
     let name = name.to_ascii().to_ascii_lowercase();

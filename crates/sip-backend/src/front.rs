@@ -1,4 +1,4 @@
-//! The one place where the core's questions go.
+//! The one entry for all of the core's queries.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::location::{LocalSocket, LocationStore, Save};
 use crate::metrics::{Counter, Sample};
 use crate::subscribers::{CredentialQuery, CredentialStore};
 
-/// All back-ends of a process. What is not there answers: without a location store saves are
-/// taken as done (`memory:`), without the others questions are unavailable.
+/// All back-ends of a process. Without a location store, saves count as done (`memory:`). Without one of the
+/// others, its queries get the result `Unavailable`.
 pub struct Backend {
     sink: Arc<dyn ResultSink>,
     location: Option<Box<dyn LocationStore>>,
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Without any back-end. `sink` should be the one that the back-ends got.
+    /// No back-ends yet. `sink` must be the one that the back-ends were given.
     pub fn new(sink: Arc<dyn ResultSink>) -> Self {
         Self {
             sink,
@@ -42,29 +42,29 @@ impl Backend {
         }
     }
 
-    /// Keeps registrations in `store`.
+    /// Adds the store of registrations.
     #[must_use]
     pub fn with_location(mut self, store: impl LocationStore + 'static) -> Self {
         self.location = Some(Box::new(store));
         self
     }
 
-    /// Finds secrets in `store`.
+    /// Adds the store of credentials.
     #[must_use]
     pub fn with_credentials(mut self, store: impl CredentialStore + 'static) -> Self {
         self.credentials = Some(Box::new(store));
         self
     }
 
-    /// Resolves names.
+    /// Adds the resolver.
     #[must_use]
     pub fn with_dns(mut self, dns: Dns) -> Self {
         self.dns = Some(dns);
         self
     }
 
-    /// Takes the questions of worker `origin`; does not block. Every one with an id is answered
-    /// exactly once, some before this returns.
+    /// Takes the queries of worker `origin` without blocking. Each query with an id gets exactly one result,
+    /// in some cases before this function returns.
     pub fn submit(&self, origin: u16, batch: impl IntoIterator<Item = Query>) {
         let mut saves = Vec::new();
         let mut credentials = Vec::new();
@@ -127,7 +127,7 @@ impl Backend {
         }
     }
 
-    /// From now on the listener ids inside records mean these sockets. To be called before the
+    /// Sets the sockets that the listener ids inside records mean from now on. To be called before the
     /// workers take a configuration with other listeners.
     pub fn set_listeners(&self, listeners: Vec<LocalSocket>) {
         if let Some(store) = &self.location {
@@ -135,12 +135,12 @@ impl Backend {
         }
     }
 
-    /// Whether registrations cannot be saved now.
+    /// Whether registrations cannot be saved at present.
     pub fn cannot_save(&self) -> bool {
         self.location.as_ref().is_some_and(|store| store.is_failing())
     }
 
-    /// Everything that the back-ends count.
+    /// All metrics of the back-ends.
     pub fn metrics(&self) -> Vec<Sample> {
         let mut samples = vec![Sample::counter(
             "queries_unrouted",
@@ -154,8 +154,8 @@ impl Backend {
         samples
     }
 
-    /// Saves and answers what is queued, and ends the stores' threads. Later questions are
-    /// answered as unavailable.
+    /// Saves what is queued, delivers the results, and ends the stores' threads. Later queries get the result
+    /// `Unavailable`.
     pub fn shutdown(&self) {
         if let Some(store) = &self.credentials {
             store.shutdown();

@@ -1,12 +1,13 @@
-//! Source addresses with a recent registration. One may be an office, and its other users must not pay for
-//! one wrong password.
+//! Source addresses with a recent registration. One address may be that of an office, and its other users
+//! must not suffer from one wrong password.
 //!
-//! A table of fixed size that all workers share. A registration looks its source up, and writes at most once
-//! a minute for it. If none of its places is free, a source replaces the one with the oldest registration.
+//! The table has a fixed size, and all workers share it. A registration looks its source up, and writes at
+//! most once a minute for it. If none of its places is free, the source replaces the one with the oldest
+//! registration.
 //!
-//! Nothing is locked: a place is one number, and is written only if it still is what was found there. A
-//! worker that finds it changed looks again. So neither of two workers takes the place that the other has
-//! just taken, and no time goes back.
+//! There are no locks: a place is one number, which is written only if it still has the value that was read.
+//! A worker that finds it changed looks again. So neither of two workers takes a place that the other has
+//! just taken, and no time is set back.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,22 +15,23 @@ use sip_core::admission::Source;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Places that one address may have.
+/// Places that one address may use.
 const WAYS: usize = if cfg!(loom) { 2 } else { 4 };
-/// Sets of places; a power of two. 1 MiB in all.
+/// Number of sets of places, a power of two. The table takes 1 MiB.
 const SETS: usize = if cfg!(loom) { 1 } else { 32_768 };
 
-/// How often a registration looks again; it is forgotten after that, until the next one.
+/// Attempts of one registration to write its place. After these it is not noted; the next one tries again.
 const TRIES: usize = 8;
 
 /// Minutes for which an address is known: as long as registrations last by default.
 const KNOWN_MIN: u32 = 120;
 
-/// The table.
+/// The table of recent sources.
 #[derive(Debug)]
 pub struct Known {
     hasher: RandomState,
-    /// Upper half: of the address's hash; lower half: minute of the last registration. 0: free.
+    /// In the upper half, bits of the address's hash; in the lower half, the minute of the last registration.
+    /// 0: free.
     places: Box<[[AtomicU64; WAYS]]>,
 }
 
@@ -61,7 +63,7 @@ impl Known {
             if own.is_some_and(|(_, own)| own >= value) {
                 return;
             }
-            // Nothing else is read by what is found here, so that no order beyond this number's own matters.
+            // No other memory is read because of this number, so no ordering beyond the number's own matters.
             let put = place.compare_exchange(before, value, Ordering::Relaxed, Ordering::Relaxed);
             if put.is_ok() {
                 return;
@@ -82,7 +84,7 @@ impl Known {
 
     fn place(&self, source: Source) -> (&[AtomicU64; WAYS], u64) {
         let hash = self.hasher.hash_one(source);
-        // `SETS` is the number of them.
+        // `SETS` is the number of sets.
         (&self.places[hash as usize % SETS], hash & TAG)
     }
 }

@@ -1,4 +1,4 @@
-//! What the back-ends count: plain atomics, read when metrics are scraped.
+//! Metrics of the back-ends: plain atomics, read when metrics are scraped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Nothing counted yet.
+    /// A counter at zero.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -29,12 +29,12 @@ impl Counter {
     }
 }
 
-/// A value of the moment.
+/// A present value.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// Sets it.
+    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Classes up to and including each bound (ascending), and one above.
+    /// A histogram with a class up to and including each bound (ascending), and one above.
     pub fn new(bounds: &'static [u64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self {
@@ -115,20 +115,20 @@ pub struct HistogramValue {
 /// A reading of one metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Only grows.
+    /// A value that only grows.
     Counter(u64),
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge(u64),
-    /// Classes. Names that end in `_microseconds` count microseconds.
+    /// Values in classes. Names that end in `_microseconds` count microseconds.
     Histogram(HistogramValue),
 }
 
-/// One metric, described.
+/// One metric with its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Name without the program's prefix and without `_total`.
     pub name: &'static str,
-    /// One sentence.
+    /// Help text, one sentence.
     pub help: &'static str,
     /// Labels as Prometheus writes them between the braces; may be empty.
     pub labels: &'static str,

@@ -1,11 +1,10 @@
-//! A bounded queue with a consumer that takes everything at once: what makes group commit and batched
-//! look-ups.
+//! A bounded queue whose consumer takes everything at once, as group commit and batched look-ups need it.
 
 use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex};
 
-/// Many producers, one consumer.
+/// A queue for many producers and one consumer.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -22,20 +21,20 @@ struct State<T> {
     sleeping: bool,
 }
 
-/// What [`Queue::take`] found.
+/// Result of [`Queue::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// At least one item.
     Items,
-    /// Nothing came in time.
+    /// No item arrived in time.
     TimedOut,
-    /// Closed, and nothing is left.
+    /// The queue is closed and empty.
     Closed,
 }
 
 impl<T> Queue<T> {
-    /// Room for `max_items`, which together weigh at most `max_weight` (one item may weigh more
-    /// than that when it is alone).
+    /// A queue with room for `max_items`, which together weigh at most `max_weight`. A single item may weigh
+    /// more.
     pub(crate) fn new(max_items: usize, max_weight: usize) -> Self {
         let state = State {
             items: Vec::new(),
@@ -51,8 +50,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Appends as many items as fit, under one lock; those that do not (or all of them, once
-    /// closed) end up in `refused`.
+    /// Appends as many items as fit, under one lock. The others end up in `refused`; if the queue is closed,
+    /// all of them do.
     pub(crate) fn push_all(
         &self,
         items: impl IntoIterator<Item = T>,
@@ -76,8 +75,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Appends an item whatever the bounds (for the few that no peer can cause); whether it was
-    /// taken, which it is unless the queue is closed.
+    /// Appends an item without regard to the bounds (for the few that no peer can cause). Returns whether it
+    /// was appended, which fails only if the queue is closed.
     pub(crate) fn push_control(&self, item: T) -> bool {
         let mut state = self.state.lock();
         if state.closed {
@@ -88,7 +87,7 @@ impl<T> Queue<T> {
         true
     }
 
-    /// Moves everything into `into` (which must be empty: the buffers are swapped), waiting up to
+    /// Moves everything into `into`, which must be empty because the buffers are swapped. Waits up to
     /// `timeout` for the first item.
     pub(crate) fn take(&self, into: &mut Vec<T>, timeout: Duration) -> Taken {
         debug_assert!(into.is_empty());
@@ -109,13 +108,13 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Refuses what comes from now on; what is queued can still be taken.
+    /// Refuses further items; queued ones can still be taken.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.wake.notify_all();
     }
 
-    /// Items that wait.
+    /// Number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.state.lock().items.len()
     }

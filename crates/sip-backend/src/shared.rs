@@ -1,5 +1,5 @@
-//! What the workers of one process share on the hot path, in locked shards: bindings, nonce
-//! counts, cached credentials. Each lock is held for one look-up or change, never over IO.
+//! Maps that the workers of one process share on the hot path, in locked shards: bindings, nonce counts,
+//! cached credentials. Each lock is held for one look-up or change, never over IO.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::subscribers::CredentialCache;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Shards of bindings.
+/// Number of shards of bindings.
 const BINDING_SHARDS: usize = if cfg!(loom) { 1 } else { 256 };
-/// Shards of nonce windows.
+/// Number of shards of nonce windows.
 const NONCE_SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
-/// Records looked at under one lock: some tens of microseconds.
+/// Records read under one lock, which takes some tens of microseconds.
 pub const SLICE: usize = 64;
 
-/// Where a walk over all records goes on ([`Shared::walk`]).
+/// Where a walk over all records continues ([`Shared::walk`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Which shard.
+    /// The shard.
     pub shard: u32,
-    /// Which of its slots.
+    /// The slot in the shard.
     pub slot: u32,
 }
 
-/// Neighbouring locks must not share a cache line.
+/// A lock in a cache line of its own: neighbouring locks must not share one.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Line<T>(Mutex<T>);
@@ -43,7 +43,7 @@ struct Line<T>(Mutex<T>);
 pub struct Shared {
     seed: (u64, u64),
     bindings: Vec<Line<Shard>>,
-    /// What all of them take. Written where that changes: a refresh usually takes what was there.
+    /// Bytes of all bindings. Written only if that changes: a refresh usually leaves it as it was.
     location_bytes: AtomicUsize,
     nonces: Vec<Line<Windows>>,
     credentials: Arc<CredentialCache>,
@@ -53,9 +53,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Empty maps. `seed` keys the hashes of addresses-of-record and must be secret; at most about
-    /// `nonces` nonces are watched ([`sip_core::limits::Limits::nonces`]); nonces issued before
-    /// `started_unix_ms` are not accepted.
+    /// Empty maps. `seed` keys the hashes of addresses-of-record and must be secret. At most about `nonces`
+    /// nonces are watched ([`sip_core::limits::Limits::nonces`]). Nonces issued before `started_unix_ms` are
+    /// not accepted.
     pub fn new(
         seed: (u64, u64),
         nonces: usize,
@@ -78,29 +78,29 @@ impl Shared {
         }
     }
 
-    /// Puts a record in its place: for what a store held at the start.
+    /// Inserts a record that a store held at the start.
     pub fn load(&self, aor: &[u8], record: AorRecord) {
         self.change(self.shard(aor), |shard| shard.update(aor, |held| *held = record));
     }
 
-    /// Changes a shard, and notes what it takes then.
+    /// Changes a shard, and updates the number of bytes.
     fn change<T>(&self, mut shard: MutexGuard<'_, Shard>, f: impl FnOnce(&mut Shard) -> T) -> T {
         let before = shard.bytes();
         let result = f(&mut shard);
         let after = shard.bytes();
         if after != before {
-            // Modulo the word, so that it may sink as well.
+            // Modulo the word size, so that the sum can also shrink.
             let more = after.wrapping_sub(before);
             self.location_bytes.fetch_add(more, Ordering::Relaxed);
         }
         result
     }
 
-    /// Records made anew from now on get versions above `newest_version`, even if the clock was
-    /// set back since that was written.
+    /// Makes new records get versions above `newest_version`, even if the clock was set back since that
+    /// version was written.
     pub fn versions_from(&self, newest_version: u64) {
         for shard in &self.bindings {
-            // A record that ends empty is dropped, and leaves its version behind.
+            // A record that ends empty is dropped, and leaves its version in the shard.
             shard
                 .0
                 .lock()
@@ -108,18 +108,18 @@ impl Shared {
         }
     }
 
-    /// Removes bindings that have ended, looking at no more than `budget` records and at none that
-    /// cannot have ended: each shard is asked what is due, nothing is searched. `finished` means
-    /// that nothing is due any more; else the next call goes on where this one ended.
+    /// Removes bindings that have expired, reading at most `budget` records. Each shard has its due records
+    /// by time, so nothing is searched. `finished` means that nothing more is due; otherwise the next call
+    /// continues where this one ended.
     ///
-    /// Nothing is written: what has ended is not loaded at a start either. Where bindings are
-    /// stored, [`Shared::sweep_saves`] removes them there too.
+    /// Nothing is written: an expired binding is not loaded at a start either. If bindings are stored,
+    /// [`Shared::sweep_saves`] removes them from the store too.
     pub fn sweep(&self, now_unix_ms: u64, budget: usize) -> Swept {
         self.sweep_with(now_unix_ms, budget, |_, _| ())
     }
 
-    /// As [`Shared::sweep`]; appends to `saves` what the store must save, for [`crate::Backend::submit`]. At
-    /// most one for each record looked at.
+    /// Sweeps as [`Shared::sweep`], and appends to `saves` the saves that the store must make, for
+    /// [`crate::Backend::submit`]. These are at most one for each record read.
     pub fn sweep_saves(&self, now_unix_ms: u64, budget: usize, saves: &mut Vec<Query>) -> Swept {
         self.sweep_with(now_unix_ms, budget, |aor, record| {
             let mut bytes = Vec::new();
@@ -167,20 +167,20 @@ impl Shared {
         total
     }
 
-    /// Calls `f` with every address-of-record and its encoded record, one shard's lock after the
-    /// other. For operators; `f` must be quick.
+    /// Calls `f` with every address-of-record and its encoded record, under one shard's lock after the other.
+    /// For operators; `f` must be quick.
     pub fn for_each_record(&self, mut f: impl FnMut(&[u8], RecordRef<'_>)) {
         for shard in &self.bindings {
             shard.0.lock().for_each(&mut f);
         }
     }
 
-    /// Calls `f` with some records from `place` on: those of one shard, and [`SLICE`] at most, under its lock. `f` must be
-    /// quick, and says whether it took the record; if not, the walk ends before it. Where the next walk goes on; `None`:
-    /// that was all.
+    /// Calls `f` with some records from `place` on: those of one shard, and [`SLICE`] at most, under its
+    /// lock. `f` must be quick. It returns whether it took the record; if not, the walk ends before that
+    /// record. Returns where the next walk continues; `None` at the end.
     ///
-    /// Walks that follow each other meet each record once that stays registered, whatever changes between them. One that
-    /// is removed and registers again may be met twice, or not at all.
+    /// Successive walks meet each record that stays registered exactly once, whatever changes between them. A
+    /// record that is removed and registers again may be met twice, or not at all.
     pub fn walk(&self, place: Place, f: impl FnMut(&[u8], RecordRef<'_>) -> bool) -> Option<Place> {
         let Place { shard, slot } = place;
         let next = self.bindings.get(shard as usize)?;
@@ -196,12 +196,12 @@ impl Shared {
         ((place.shard as usize) < self.bindings.len()).then_some(place)
     }
 
-    /// A number of this run of the program: places of another run are none of this one.
+    /// A number of this run of the program. A [`Place`] of another run is not valid in this one.
     pub fn run(&self) -> u32 {
         (hash_aor(self.seed, b"places of this run") >> 32) as u32
     }
 
-    /// Bindings by transport of each domain that has any.
+    /// Bindings by transport, of each domain that has any.
     pub fn by_domain(&self) -> BTreeMap<Box<[u8]>, ByTransport> {
         let mut all: BTreeMap<Box<[u8]>, ByTransport> = BTreeMap::new();
         for shard in &self.bindings {
@@ -218,7 +218,7 @@ impl Shared {
         all
     }
 
-    /// Addresses-of-record and bindings held, ended ones included until they are swept.
+    /// Numbers of addresses-of-record and bindings held, including expired ones until they are swept.
     pub fn held(&self) -> (usize, usize) {
         self.bindings.iter().fold((0, 0), |(aors, bindings), shard| {
             let shard = shard.0.lock();
@@ -226,7 +226,7 @@ impl Shared {
         })
     }
 
-    /// Everything that the maps count, the cache of credentials included.
+    /// All metrics of the maps, including those of the cache of credentials.
     pub fn metrics(&self) -> Vec<Sample> {
         let (aors, bindings) = self.held();
         let (nonces, evicted) = self.nonces.iter().fold((0, 0), |(nonces, evicted), shard| {
@@ -266,7 +266,7 @@ impl Shared {
     }
 
     fn shard(&self, aor: &[u8]) -> MutexGuard<'_, Shard> {
-        // `shard_of` is below the number that it is given.
+        // `shard_of` is below the number of shards.
         self.bindings[shard_of(self.seed, aor, BINDING_SHARDS)].0.lock()
     }
 }
@@ -395,7 +395,7 @@ mod tests {
             let mut looks = 0;
             place = shared.walk(at, |aor, _| {
                 looks += 1;
-                // Sometimes one is left, and met again.
+                // At times a record is not taken, and is met again.
                 let takes = looks < 5 || slices % 3 > 0;
                 assert!(!takes || met.insert(aor.to_vec()), "{aor:?}");
                 takes

@@ -1,4 +1,4 @@
-//! What every SQLite file of ours has in common.
+//! Functions for every SQLite file of ours.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-/// How long a connection waits for another one's lock.
+/// Longest wait of a connection for the lock of another one.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Creates the file if it is absent, for its owner's eyes only. Hashes are as good as passwords in their
-/// realm, and where users are reachable is private. SQLite gives the files that it makes beside it the same
+/// Creates the file if it is absent, readable by its owner only. Hashes are as good as passwords in their
+/// realm, and the addresses of users are private. SQLite gives the files that it makes beside it the same
 /// mode.
 pub(crate) fn create(path: &Path) -> io::Result<()> {
     OpenOptions::new()

@@ -1,10 +1,10 @@
-//! Logs a recurring failure without flooding.
+//! A throttle for the log messages of a recurring failure.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Lets one message of a cause through per interval, with the number of those held back.
+/// Lets one message of a cause pass per interval, and counts the suppressed ones.
 #[derive(Debug)]
 pub(crate) struct LogThrottle {
     every: Duration,
@@ -12,7 +12,7 @@ pub(crate) struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// At most one message every `every`.
+    /// A throttle that lets at most one message pass per `every`.
     pub(crate) const fn new(every: Duration) -> Self {
         Self {
             every,
@@ -20,12 +20,13 @@ impl LogThrottle {
         }
     }
 
-    /// `Some(held back since the last one)` if a message may be written now.
+    /// Returns the number of messages suppressed since the last one, if a message may be logged now.
     pub(crate) fn allow(&self) -> Option<u64> {
         self.allow_if(false)
     }
 
-    /// The same, where the message is of another cause than the last one at any time.
+    /// The same as [`LogThrottle::allow`], except that a message of a new cause (`is_new`) may be logged at
+    /// any time.
     pub(crate) fn allow_if(&self, is_new: bool) -> Option<u64> {
         let mut state = self.state.lock();
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! What the writer leaves to the folder: ended segments.
+//! The backlog between writer and folder: ended segments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) struct FoldRequest {
 }
 
 impl FoldRequest {
-    /// Waits until `deadline`; whether it is done.
+    /// Waits until `deadline`. Returns whether the request is done.
     pub(super) fn wait(&self, deadline: std::time::Instant) -> bool {
         let mut done = self.done.lock();
         while !*done {
@@ -35,7 +35,7 @@ impl FoldRequest {
     }
 }
 
-/// Segments that wait to be folded. Their number is bounded by [`Options::journal_bytes`].
+/// Segments that wait to be folded. [`Options::journal_bytes`] bounds their number.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     state: Mutex<State>,
@@ -46,8 +46,8 @@ pub(super) struct Backlog {
 struct State {
     segments: Vec<Closed>,
     bytes: u64,
-    /// Most bytes of a round: it doubles with each that is done. After a start that is one segment, so
-    /// that a server which is killed again and again gets rid of some of its journal each time.
+    /// Most bytes of a round, doubled by each completed round. After a start a round is one segment, so that
+    /// a server that is killed again and again folds some of its journal each time.
     round: u64,
     oldest: Option<Instant>,
     urgent: bool,
@@ -56,30 +56,31 @@ struct State {
     requests: Vec<Arc<FoldRequest>>,
 }
 
-/// What the folder is to do.
+/// The next task of the folder.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Fold these.
+    /// Fold these segments.
     Fold(Vec<Closed>),
-    /// Do what is done every now and then.
+    /// Tidy the table.
     Tidy,
-    /// Nothing before then, unless something happens.
+    /// Nothing is due before this instant, unless something is added.
     Wait(Instant),
-    /// End.
+    /// Stop.
     Stop,
 }
 
-/// Times that the folder itself has set.
+/// Due times that the folder itself has set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
-    /// When it is to tidy.
+    /// When the table is to be tidied.
     pub(super) tidy_at: Instant,
-    /// Nothing is tried before then, because the last round failed.
+    /// Earliest time of the next attempt, if the last round failed.
     pub(super) retry_at: Option<Instant>,
 }
 
 impl State {
-    /// A round's worth: the oldest segments, up to `options.fold_bytes` together, at first fewer.
+    /// The next task. A round has the oldest segments, up to `options.fold_bytes` together, and fewer at
+    /// first.
     fn next(&mut self, now: Instant, options: &Options, due: Due) -> Next {
         if let Some(at) = due.retry_at {
             if self.stop {
@@ -117,7 +118,7 @@ impl State {
 }
 
 impl Backlog {
-    /// Adds segments; `urgent`: fold them now.
+    /// Adds segments. If `urgent`, they are folded now.
     pub(super) fn add(&self, now: Instant, segments: Vec<Closed>, urgent: bool) {
         let mut state = self.state.lock();
         if !segments.is_empty() {
@@ -129,7 +130,7 @@ impl Backlog {
         self.wake.notify_one();
     }
 
-    /// Answers `request` once everything added so far is folded.
+    /// Completes `request` once everything added so far is folded.
     pub(super) fn request(&self, request: Arc<FoldRequest>) {
         let mut state = self.state.lock();
         state.requests.push(request);
@@ -137,7 +138,7 @@ impl Backlog {
         self.wake.notify_one();
     }
 
-    /// Bytes that wait.
+    /// Bytes of the waiting segments.
     pub(super) fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }
@@ -151,7 +152,7 @@ impl Backlog {
         std::mem::take(&mut self.state.lock().lost)
     }
 
-    /// Ends the folder once it has done what it can in a short time.
+    /// Stops the folder once it has done what is possible in a short time.
     pub(super) fn stop(&self) {
         self.state.lock().stop = true;
         self.wake.notify_one();
@@ -161,12 +162,12 @@ impl Backlog {
         self.state.lock().stop
     }
 
-    /// What is to be done now.
+    /// The task that is due now.
     pub(super) fn next(&self, now: Instant, options: &Options, due: Due) -> Next {
         self.state.lock().next(now, options, due)
     }
 
-    /// Waits until there is something to be done.
+    /// Waits until a task is due.
     pub(super) fn wait(&self, clock: Clock, options: &Options, due: Due) -> Next {
         let mut state = self.state.lock();
         loop {
@@ -181,7 +182,7 @@ impl Backlog {
         }
     }
 
-    /// The first `count` segments are folded.
+    /// Removes the first `count` segments, which are folded.
     pub(super) fn done(&self, now: Instant, count: usize) {
         let mut state = self.state.lock();
         let bytes: u64 = state.segments.drain(..count).map(|segment| segment.bytes).sum();
@@ -195,7 +196,7 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    /// How many segments each round folds, while nothing is added.
+    /// Numbers of segments that the rounds fold, if nothing is added.
     fn rounds(backlog: &Backlog, options: &Options) -> Vec<usize> {
         let (now, due) = (
             Instant::default(),
@@ -226,10 +227,10 @@ mod tests {
         let backlog = Backlog::default();
         backlog.add(Instant::default(), segments(30, 10), true);
         assert_eq!(rounds(&backlog, &options), [1, 2, 4, 8, 10, 5]);
-        // It goes on as it was.
+        // The size of rounds remains as it was.
         backlog.add(Instant::default(), segments(20, 10), true);
         assert_eq!(rounds(&backlog, &options), [10, 10]);
-        // Whatever a segment holds, one is folded.
+        // At least one segment is folded, whatever its size.
         backlog.add(Instant::default(), segments(2, 1_000), true);
         assert_eq!(rounds(&backlog, &options), [1, 1]);
     }

@@ -1,4 +1,4 @@
-//! The clock of the store's threads. The code that they drive gets the time as an argument.
+//! The clock of the store's threads. The code that they run gets the time as an argument.
 
 use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +23,7 @@ impl Clock {
         after(Instant::ORIGIN, self.origin.elapsed())
     }
 
-    /// Both; the wall clock is at 0 where it is before 1970.
+    /// The time of both clocks; a wall clock before 1970 reads as 0.
     pub(super) fn now(self) -> Now {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Now {
@@ -32,7 +32,7 @@ impl Clock {
         }
     }
 
-    /// From `at` until now.
+    /// The time from `at` until now.
     pub(super) fn since(self, at: Instant) -> Duration {
         Duration::from_micros(self.instant().micros_since(at))
     }

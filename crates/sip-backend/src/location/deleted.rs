@@ -1,14 +1,14 @@
-//! Deletions noted lately, in case an older version of the same address-of-record arrives behind one:
-//! workers race to the queue by microseconds, so that what is known of the last seconds is enough.
+//! Recent deletions, in case an older version of the same address-of-record arrives after its deletion.
+//! Workers race to the queue by microseconds, so the deletions of the last seconds suffice.
 //!
 //! **What happens at the bound.** The oldest is forgotten before its time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that they may take.
+/// Most bytes of the deletions.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
-/// What one takes beside its address-of-record: a place in either collection, and a block.
+/// Bytes of a deletion besides the address-of-record: a place in each collection, and a block.
 const BESIDE_AOR: usize = 128;
 
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +17,13 @@ struct Deletion {
     at_unix_s: u64,
 }
 
-/// By address-of-record.
+/// Recent deletions by address-of-record.
 #[derive(Debug, Default)]
 pub(super) struct Deleted {
     noted: HashMap<Arc<[u8]>, Deletion>,
-    /// In the order in which they came. What stands here may have been undone, or done again, since.
+    /// Deletions in the order of their arrival. An entry may have been undone, or repeated, since.
     order: VecDeque<(u64, Arc<[u8]>)>,
-    /// Of all in that order.
+    /// Bytes of all entries of `order`.
     bytes: usize,
 }
 
@@ -32,7 +32,7 @@ const fn bytes(aor: &[u8]) -> usize {
 }
 
 impl Deleted {
-    /// The version that deleted it.
+    /// The version that deleted `aor`.
     pub(super) fn version(&self, aor: &[u8]) -> Option<u64> {
         self.noted.get(aor).map(|deletion| deletion.version)
     }
@@ -47,12 +47,12 @@ impl Deleted {
         }
     }
 
-    /// It is there again.
+    /// Removes the deletion of an address-of-record that exists again.
     pub(super) fn remove(&mut self, aor: &[u8]) {
         self.noted.remove(aor);
     }
 
-    /// Forgets what was deleted before this second.
+    /// Forgets deletions before this second.
     pub(super) fn forget(&mut self, before_unix_s: u64) {
         while self.order.front().is_some_and(|(at, _)| *at < before_unix_s) {
             self.forget_first();
@@ -111,7 +111,7 @@ mod tests {
         assert!(deleted.noted.len() > count / 3);
         assert_eq!(deleted.version(&name(0)), None);
         assert_eq!(deleted.version(&name(count - 1)), Some(1));
-        // Again and again the same.
+        // The same address-of-record again and again.
         for _ in 0..count {
             deleted.insert(b"same", 2, count as u64);
         }

@@ -1,4 +1,4 @@
-//! The file system as the journal uses it: a seam for the simulator's disk, which loses power.
+//! The file system as the journal uses it: a trait, so that the simulator can use a disk that loses power.
 
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -6,60 +6,59 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Files by path. What a method does survives a loss of power only where it says so: contents once
+/// Files by path. The effect of a method survives a loss of power only if the method says so: contents once
 /// they are synced, names once their directory is.
 pub trait Disk: Debug {
     /// A file that is being appended to.
     type File: SegmentFile;
 
-    /// Makes a directory for the owner's eyes, and what is missing above it; one that is there
-    /// already does.
+    /// Makes a directory for its owner only, and its missing parents. An existing directory is left as it is.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Returns once all names in this directory are on stable storage, as are removals.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Names of the files in a directory, in any order, and their sizes.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn list(&self, dir: &Path) -> io::Result<Vec<(String, u64)>>;
 
     /// Makes a new file.
     ///
     /// # Errors
-    /// What the file system says, as where there is one.
+    /// Those of the file system, also if the file exists.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
 
-    /// All of a file.
+    /// The whole content of a file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
     /// Returns once a file's content is on stable storage, also if another process wrote it.
     ///
     /// # Errors
-    /// What the file system says. The content may be lost then, though it can still be read, and
-    /// the next sync may call it good.
+    /// Those of the file system. The content may then be lost, although it can still be read, and the next
+    /// sync may succeed without it.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Cuts a file off at this length, to last.
+    /// Cuts a file to this length, and syncs it.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn truncate(&self, path: &Path, bytes: u64) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
@@ -68,14 +67,14 @@ pub trait SegmentFile: Debug {
     /// Appends all of `bytes`.
     ///
     /// # Errors
-    /// What the file system says. Some of the bytes may be in the file then.
+    /// Those of the file system. Some of the bytes may then be in the file.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// Returns once everything appended is on stable storage.
     ///
     /// # Errors
-    /// What the file system says. What was appended since the last sync may be lost then, and the
-    /// next sync may call it good.
+    /// Those of the file system. Bytes appended since the last sync may then be lost, and the next sync may
+    /// succeed without them.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -97,7 +96,7 @@ impl Disk for OsDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<(String, u64)>> {
         let entries = fs::read_dir(dir)?.map(|entry| {
             let entry = entry?;
-            // Names that are no text are not ours.
+            // Names that are not text are not ours.
             let name = entry.file_name().into_string().unwrap_or_default();
             Ok((name, entry.metadata()?.len()))
         });

@@ -1,4 +1,4 @@
-//! What works behind: ended journal segments into the table.
+//! The folder, which writes ended journal segments into the table.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,26 +19,26 @@ use super::table::{Table, Write, split_aor};
 use super::{Options, Stats};
 use crate::throttle::LogThrottle;
 
-/// Addresses-of-record written in one transaction.
+/// Most addresses-of-record written in one transaction.
 const CHUNK: usize = 2_000;
-/// A deletion is remembered at least this long after it was folded, in case an older version of
-/// the same address-of-record arrives behind it (workers race to the queue by microseconds).
+/// Least time for which a deletion is remembered after it was folded, in case an older version of the same
+/// address-of-record arrives after it (workers race to the queue by microseconds).
 const REMEMBER_DELETED_S: u64 = 600;
-/// Deletions that need no longer be remembered are dropped this often, and it is seen whether the
-/// table is to be walked through ([`Walks`]).
+/// Interval of dropping deletions that need no longer be remembered, and of checking whether a walk of the
+/// table is due ([`Walks`]).
 const TIDY_EVERY: Duration = Duration::from_secs(600);
-/// Wait after a failed round.
+/// Pause after a failed round.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// When the whole table is to be walked through for expired bindings. While the server runs, what expires is
-/// deleted by name: the sweep of the bindings in memory saves what is left of each record. A walk is for rows
-/// of which memory knows nothing. They had expired before the start, or their listener is gone, or their
+/// The due times of walks of the whole table for expired bindings. While the server runs, expired bindings
+/// are deleted by name: the sweep of the bindings in memory saves the rest of each record. A walk deletes
+/// rows that memory does not have. They had expired before the start, or their listener is gone, or their
 /// deletion was refused.
 #[derive(Debug)]
 pub(super) struct Walks<P> {
-    /// Unix seconds, few.
+    /// Due times in Unix seconds; there are few.
     due: Vec<u64>,
-    /// A walk is under way: where it goes on, unless it only begins.
+    /// `Some` during a walk: where it continues, or `None` at its beginning.
     at: Option<Option<P>>,
 }
 
@@ -52,12 +52,12 @@ impl<P> Default for Walks<P> {
 }
 
 impl<P> Walks<P> {
-    /// Wants a walk at this second, or as soon as it has passed.
+    /// Adds a walk that is due at this second.
     pub(super) fn add(&mut self, unix_s: u64) {
         self.due.push(unix_s);
     }
 
-    /// Begins one that is due.
+    /// Begins a walk, if one is due.
     fn begin(&mut self, now_unix_s: u64) {
         let before = self.due.len();
         self.due.retain(|due| *due > now_unix_s);
@@ -67,11 +67,11 @@ impl<P> Walks<P> {
     }
 }
 
-/// The folding end of the store, without thread or clock.
+/// The folding end of the store, without threads or clock.
 #[derive(Debug)]
 pub struct Folder<D: Disk, T: Table> {
     disk: D,
-    /// Of the journal.
+    /// Directory of the journal.
     dir: PathBuf,
     table: T,
     backlog: Arc<Backlog>,
@@ -91,7 +91,7 @@ enum FoldError<E: std::error::Error> {
     Table(E),
 }
 
-/// What a folder is made of.
+/// The parts of a folder.
 pub(super) struct Parts<D, T: Table> {
     pub(super) disk: D,
     pub(super) table: T,
@@ -125,8 +125,8 @@ impl<D: Disk, T: Table> Folder<D, T> {
         folder
     }
 
-    /// When [`Folder::handle_timeout`] is to be called, unless something more is given to it; `None`:
-    /// it has ended.
+    /// When [`Folder::handle_timeout`] is due, unless something is added before; `None` if the folder has
+    /// stopped.
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         match self.backlog.next(now, &self.options, self.due) {
             Next::Fold(_) | Next::Tidy => Some(now),
@@ -135,12 +135,12 @@ impl<D: Disk, T: Table> Folder<D, T> {
         }
     }
 
-    /// Whether no segment waits to be folded.
+    /// Whether no segment waits.
     pub fn is_idle(&self) -> bool {
         self.backlog.bytes() == 0
     }
 
-    /// Does what is due.
+    /// Does the tasks that are due.
     pub fn handle_timeout(&mut self, now: Now) {
         let next = self.backlog.next(now.instant, &self.options, self.due);
         self.work(now, next, &mut || {});
@@ -155,7 +155,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
                 Next::Stop => break,
                 Next::Tidy => {
                     self.work(now, next, &mut || {});
-                    // A walk leaves most of the time to others.
+                    // A walk leaves most of the time to other work.
                     let rested = after(clock.instant(), clock.since(now.instant));
                     self.due.tidy_at = self.due.tidy_at.max(rested);
                 }
@@ -163,7 +163,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
                     let (backlog, most) = (Arc::clone(&self.backlog), self.options.journal_bytes / 4);
                     let mut began = now.instant;
                     self.work(now, next, &mut || {
-                        // Half of the time is for others, unless the journal grows towards its bound.
+                        // Half of the time is left to other work, unless the journal grows towards its bound.
                         if backlog.bytes() < most && !backlog.stopping() {
                             std::thread::sleep(clock.since(began).min(Duration::from_millis(100)));
                         }
@@ -180,7 +180,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
         }
     }
 
-    /// Calls `between` after each transaction.
+    /// Does the task `next`. Calls `between` after each transaction.
     fn work(&mut self, now: Now, next: Next, between: &mut dyn FnMut()) {
         let result = match &next {
             Next::Stop | Next::Wait(_) => return,
@@ -195,12 +195,12 @@ impl<D: Disk, T: Table> Folder<D, T> {
                 if self.due.retry_at.take().is_some() {
                     tracing::info!("location journal is folded into the table again");
                 }
-                // A step of a walk is no reason for what waits to wait longer.
+                // A step of a walk must not delay waiting segments.
                 if folded > 0 {
                     self.backlog.done(now.instant, folded);
                 }
             }
-            // What is left in the journal is read at the next start.
+            // Segments left in the journal are read at the next start.
             Err(error) => {
                 self.due.retry_at = Some(after(now.instant, RETRY_AFTER));
                 self.stats.fold_errors.inc();
@@ -215,13 +215,13 @@ impl<D: Disk, T: Table> Folder<D, T> {
         }
     }
 
-    /// Writes the newest version of everything in `segments`, then deletes them.
+    /// Writes the newest version of each record in `segments`, then deletes the segments.
     fn fold(&mut self, segments: &[Closed], between: &mut dyn FnMut()) -> Result<(), FoldError<T::Error>> {
         let mut read = Vec::with_capacity(segments.len());
         for closed in segments {
             match self.disk.read(&closed.path) {
                 Ok(bytes) => read.extend(Segment::from_bytes(bytes, &self.options.listeners)),
-                // A round that failed after it had deleted some.
+                // An earlier round failed after it had deleted some segments.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -239,7 +239,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
             damaged += entries.damaged();
         }
         let mut newest: Vec<_> = newest.into_values().collect();
-        // In the table's order, so that neighbours share pages.
+        // Sorted in the table's order, so that neighbours share pages.
         newest.sort_unstable_by_key(|(entry, _)| {
             let (user, domain) = split_aor(entry.aor);
             (domain, user)
@@ -258,7 +258,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
             self.stats.damaged.add(damaged);
             tracing::error!(damaged, "location journal: damaged entries were left out");
         }
-        // One that came back with the power would outlive the memory of what was deleted since.
+        // A segment that reappeared after a loss of power would outlive the memory of later deletions.
         self.disk.sync_dir(&self.dir)?;
         Ok(())
     }
@@ -299,7 +299,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
         }
     }
 
-    /// One step of the walk under way; else what is done every now and then.
+    /// Does one step of the walk under way. If there is none, does the periodic work.
     fn tidy(&mut self, now_unix_s: u64) -> Result<(), FoldError<T::Error>> {
         if let Some(after) = &self.walks.at {
             let (removed, next) = self

@@ -1,6 +1,6 @@
 //! The journal: numbered files ("segments") to which registrations are appended, each batch with one write
-//! and one `fdatasync`. [`super::segment`] describes their content. A segment is never appended to by a later
-//! process.
+//! and one `fdatasync`. [`super::segment`] describes their content. A later process never appends to an
+//! existing segment.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::socket::LocalSocket;
 
 const EXTENSION: &str = "segment";
 
-/// A segment that is not written any more.
+/// A segment to which nothing is appended any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Closed {
     pub(crate) path: PathBuf,
@@ -28,7 +28,7 @@ struct Active<F> {
     since: Instant,
 }
 
-/// The writing end.
+/// The writing end of the journal.
 #[derive(Debug)]
 pub(crate) struct Journal<D: Disk> {
     dir: PathBuf,
@@ -37,8 +37,8 @@ pub(crate) struct Journal<D: Disk> {
     next: u64,
     active: Option<Active<D::File>>,
     closed: Vec<Closed>,
-    /// Segments that hold more than was answered for: what a failed call had written is to be cut
-    /// off before anything else is written or folded, or it would come back at the next start.
+    /// Segments that hold refused bytes, left by a failed call. These are cut off before anything else is
+    /// written or folded; otherwise they would count at the next start.
     spoilt: Vec<Closed>,
 }
 
@@ -57,13 +57,13 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// Puts whole entries on stable storage, or says why not. After a failed write or sync the
-    /// kernel may have dropped what was dirty and call the next sync good, so the segment is not
-    /// trusted again: the same entries go to a new one, once.
+    /// Puts whole entries on stable storage. After a failed write or sync the kernel may have dropped dirty
+    /// pages and let the next sync succeed. So the segment is not trusted again: the same entries go to a new
+    /// one, once.
     ///
-    /// What a failed call leaves in files is cut off again. Its versions were refused, and the
-    /// cores have taken them back with higher ones, of which the disk need never hear: at the next
-    /// start the refused would be the newest.
+    /// The bytes that a failed call leaves in files are cut off. Their versions were refused, and the cores
+    /// have undone them with higher ones, which may never reach the disk. At the next start the refused
+    /// versions would be the newest.
     pub(crate) fn append(&mut self, now: Instant, entries: &[u8]) -> io::Result<()> {
         self.mend()?;
         if let Some(active) = &mut self.active {
@@ -88,7 +88,7 @@ impl<D: Disk> Journal<D> {
             }
         }
         let started = self.start(now, entries);
-        // What cannot be cut off now is tried again before the next entry.
+        // If the cut fails now, it is tried again before the next entry.
         if let Err(error) = self.mend() {
             tracing::error!(
                 error = error.to_string(),
@@ -98,16 +98,16 @@ impl<D: Disk> Journal<D> {
         started
     }
 
-    /// Whether files hold what was refused.
+    /// Whether files hold refused bytes.
     pub(crate) fn is_spoilt(&self) -> bool {
         !self.spoilt.is_empty()
     }
 
-    /// Cuts off what was refused. Segments that then hold something may be folded.
+    /// Cuts off refused bytes. Segments that then hold entries may be folded.
     pub(crate) fn mend(&mut self) -> io::Result<()> {
         while let Some(spoilt) = self.spoilt.last() {
             match self.disk.truncate(&spoilt.path, spoilt.bytes) {
-                // A file that is not there is none to cut.
+                // A missing file needs no cut.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
             }
@@ -115,8 +115,8 @@ impl<D: Disk> Journal<D> {
                 if mended.bytes > 0 {
                     self.closed.push(mended);
                 } else {
-                    // Only once it is empty for good: a name can come back with the power. An empty
-                    // segment does no harm where it stays.
+                    // Removed only once the file is empty on stable storage, because a name can reappear
+                    // after a loss of power. An empty segment does no harm if it stays.
                     let _ = self.disk.remove(&mended.path);
                 }
             }
@@ -163,7 +163,7 @@ impl<D: Disk> Journal<D> {
         std::mem::take(&mut self.closed)
     }
 
-    /// From the next segment on, listener ids mean these sockets.
+    /// Sets the sockets that listener ids mean from the next segment on.
     pub(crate) fn set_listeners(&mut self, listeners: &[LocalSocket]) {
         let header = segment::header(listeners);
         if header != self.header {
@@ -172,7 +172,7 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// Bytes of the active segment and when it was begun.
+    /// Bytes of the active segment, and its beginning.
     pub(crate) fn active(&self) -> Option<(u64, Instant)> {
         self.active.as_ref().map(|active| (active.bytes, active.since))
     }
@@ -213,7 +213,7 @@ mod tests {
         Some((versions, entries.rest().len()))
     }
 
-    /// Failures of writes or syncs that a test has ordered.
+    /// Failures of writes or syncs, ordered by a test.
     #[derive(Debug, Default, Clone)]
     pub(crate) struct Faults(std::sync::Arc<parking_lot::Mutex<Vec<&'static str>>>);
 
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(versions(dir.path()), [vec![1], vec![2], vec![3]]);
     }
 
-    /// A version that was refused must not be the newest at the next start.
+    /// A refused version must not be the newest at the next start.
     #[test]
     fn what_was_refused_is_cut_off_before_anything_else_is_written() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,16 +1,16 @@
 //! Registrations on disk.
 //!
-//! A save is appended to a journal and answered once `fdatasync` has returned: everything that
-//! waits goes to disk in one write and one sync (group commit). Behind it a second thread folds
-//! ended journal segments into the SQLite table `location`, the newest version of each
-//! address-of-record only, and deletes them. A start reads the table and then the segments that
-//! are left. Neither a kill at any moment nor a loss of power (the disk keeping what it said it
-//! synced) loses an answered registration.
+//! A save is appended to a journal, and its result is delivered once `fdatasync` has returned. All waiting
+//! saves go to disk in one write and one sync (group commit). A second thread folds ended journal segments
+//! into the SQLite table `location`, with only the newest version of each address-of-record, and deletes the
+//! segments. A start reads the table and then the remaining segments. Neither a kill at any moment nor a loss
+//! of power loses a registration with a positive result, provided that the disk keeps what it has confirmed
+//! as synced.
 //!
-//! The table is for operators to read; it lags behind by at most about [`Options::fold_every`].
+//! Operators may read the table. It lags behind by about [`Options::fold_every`] at most.
 //!
-//! An expired binding is saved like a removal by the map in memory ([`crate::shared::Shared::sweep_saves`]),
-//! so nothing is searched for on disk.
+//! The map in memory saves an expired binding like a removal ([`crate::shared::Shared::sweep_saves`]), so
+//! nothing is searched for on disk.
 
 mod backlog;
 mod clock;
@@ -41,56 +41,58 @@ use crate::metrics::{self, Counter, Gauge, Histogram, Sample};
 /// One address-of-record to be written.
 #[derive(Debug)]
 pub struct Save {
-    /// The worker that wants the answer.
+    /// The worker of the query.
     pub origin: u16,
-    /// The question; `None`: no answer is wanted.
+    /// The query's id; `None`: no result is wanted.
     pub id: Option<QueryId>,
     /// `user@domain`, canonical.
     pub aor: Box<[u8]>,
-    /// The record in [`sip_core::location::codec`]'s encoding; one without bindings deletes.
+    /// The record in [`sip_core::location::codec`]'s encoding. A record without bindings deletes the
+    /// address-of-record.
     pub record: Box<[u8]>,
-    /// Of two saves of one address-of-record the higher wins, whatever order they come in.
+    /// Version of the record. Of two saves of one address-of-record the higher one counts, whatever their
+    /// order.
     pub version: u64,
 }
 
-/// A place where registrations are kept: this module's, or another that passes the same tests.
+/// A store of registrations: this module's, or another that passes the same tests.
 pub trait LocationStore: Send + Sync {
-    /// Takes saves without blocking. Every one with an id is answered, at once where the queue is
-    /// full.
+    /// Takes saves without blocking. Each save with an id gets a result, at once if the queue is full.
     fn save(&self, batch: Vec<Save>);
 
-    /// From now on the listener ids inside records mean these sockets.
+    /// Sets the sockets that the listener ids inside records mean from now on.
     fn set_listeners(&self, listeners: Vec<LocalSocket>);
 
     /// Whether the last save failed because of the store itself.
     fn is_failing(&self) -> bool;
 
-    /// Everything that this store counts.
+    /// All metrics of this store.
     fn metrics(&self) -> Vec<Sample>;
 
-    /// Saves what is queued, answers, and ends. Later saves are refused. A second call does nothing.
+    /// Saves what is queued, delivers the results, and ends. Later saves are refused. A second call does
+    /// nothing.
     fn shutdown(&self);
 }
 
-/// How the store on this machine's disk works.
+/// Options of the store on this machine's disk.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The database; beside it lie `<path>.journal/` and `<path>.lock`.
+    /// Path of the database, beside which are `<path>.journal/` and `<path>.lock`.
     pub path: PathBuf,
     /// The local sockets of [`sip_core::config::Config::listeners`], in its order.
     pub listeners: Vec<LocalSocket>,
-    /// Saves that may wait for the disk; one more is answered as unavailable.
+    /// Most saves that wait for the disk. A further one gets the result `Unavailable`.
     pub queue_items: usize,
-    /// Bytes that they may hold.
+    /// Most bytes of the saves that wait for the disk.
     pub queue_bytes: usize,
-    /// A journal segment is ended at this size,
+    /// Bytes at which a journal segment is ended.
     pub segment_bytes: u64,
-    /// or at this age; then it is folded.
+    /// Age at which a journal segment is ended and folded.
     pub fold_every: Duration,
-    /// Bytes read into memory for one round of folding; more wait for the next.
+    /// Bytes read into memory for one round of folding; further ones wait for the next round.
     pub fold_bytes: u64,
-    /// Bytes of journal on disk; past it saves are answered as unavailable until folding has
-    /// caught up.
+    /// Most bytes of journal on disk. Beyond it saves get the result `Unavailable` until folding has caught
+    /// up.
     pub journal_bytes: u64,
 }
 
@@ -120,10 +122,10 @@ impl Options {
     }
 }
 
-/// Why a store could not be opened.
+/// Error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum LocationError {
-    /// Another process (or this one) has it open.
+    /// Another process (or this one) has the store open.
     #[error("{} is in use by another process (lock file {})", path.display(), lock.display())]
     Locked {
         /// The database.
@@ -131,20 +133,20 @@ pub enum LocationError {
         /// The lock file.
         lock: PathBuf,
     },
-    /// The file system refused.
+    /// An error of the file system.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was touched.
+        /// The path of the operation.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// SQLite refused.
+    /// An error of SQLite.
     #[error("{}: {source}", path.display())]
     Database {
         /// The database.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: rusqlite::Error,
     },
 }
@@ -165,7 +167,7 @@ impl LocationError {
     }
 }
 
-/// What the store counts.
+/// Counters of the store.
 #[derive(Debug)]
 pub(crate) struct Stats {
     saved: Counter,
@@ -183,7 +185,7 @@ pub(crate) struct Stats {
     latency: Histogram,
     sync: Histogram,
     journal_bytes: Gauge,
-    /// 1 while the disk fails, so that changes are refused.
+    /// 1 while the disk fails, so that changes are refused; else 0.
     failing: Gauge,
 }
 

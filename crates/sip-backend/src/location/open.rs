@@ -1,4 +1,4 @@
-//! Opening: read the table, then what the journal holds beyond it.
+//! Opening the store: reads the table, then the newer records of the journal.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,51 +25,51 @@ use super::writer::Writer;
 use super::{Options, Stats};
 use crate::throttle::LogThrottle;
 
-/// Takes loaded records; called from several threads at once.
+/// Receives loaded records; called from several threads at once.
 pub type Load<'a> = dyn Fn(Box<[u8]>, AorRecord) + Sync + 'a;
 
-/// Finds the listener that has this local socket now.
+/// Finds the present listener of a local socket.
 pub type FindListener<'a> = dyn Fn(Transport, SocketAddr) -> Option<ListenerId> + Sync + 'a;
 
-/// What a start found.
+/// The results of reading the store at a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Addresses-of-record handed over.
+    /// Number of addresses-of-record loaded.
     pub aors: u64,
-    /// Their bindings.
+    /// Number of bindings loaded.
     pub bindings: u64,
-    /// Bindings that had ended while nothing ran.
+    /// Number of bindings that had expired while the server was not running.
     pub expired: u64,
-    /// Bindings left out because their listener is gone (they stay in the table until they end).
+    /// Number of bindings left out because their listener is gone (they stay in the table until they expire).
     pub unmapped: u64,
-    /// Journal entries read.
+    /// Number of journal entries read.
     pub replayed: u64,
-    /// Bytes of unfinished entries cut off the journal: what a crash interrupted before it was
-    /// answered.
+    /// Bytes of unfinished entries cut off the journal. A crash interrupted their writing before a result was
+    /// delivered.
     pub torn_bytes: u64,
-    /// Damaged places in the journal that have lost their content: an entry each, or a segment's header. If a
-    /// header is lost, its listeners were taken to be those of now.
+    /// Number of damaged places in the journal whose content is lost: entries and headers of segments. If a
+    /// header is lost, the segment's listener ids are taken to mean the present listeners.
     pub damaged: u64,
-    /// Journal entries that this version of the program cannot read.
+    /// Number of journal entries that this version of the program cannot decode.
     pub undecodable: u64,
-    /// Highest version seen: whatever is saved from now on must have a higher one.
+    /// Highest version found. All later saves must have higher ones.
     pub newest_version: u64,
-    /// How long it took.
+    /// Duration of the start.
     pub took: Duration,
 }
 
-/// Why the journal or the table could not be read.
+/// Error of reading the journal or the table.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError<E: std::error::Error + 'static> {
-    /// The file system refused.
+    /// An error of the file system.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was touched.
+        /// The path of the operation.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// The table refused.
+    /// An error of the table.
     #[error(transparent)]
     Table(E),
 }
@@ -83,42 +83,42 @@ impl<E: std::error::Error> OpenError<E> {
     }
 }
 
-/// An open store, to be driven.
+/// An open store, whose parts the caller drives.
 #[derive(Debug)]
 pub struct Opened<D: Disk, T: Table> {
-    /// What saves.
+    /// The writing end.
     pub writer: Writer<D>,
-    /// What folds.
+    /// The folding end.
     pub folder: Folder<D, T>,
-    /// What the one leaves to the other.
+    /// The backlog between the two.
     pub(super) backlog: Arc<Backlog>,
     pub(super) stats: Arc<Stats>,
-    /// What was found.
+    /// The results of reading the store.
     pub loaded: Loaded,
 }
 
-/// Threads that load, at most.
+/// Most threads that load.
 const MAX_THREADS: usize = 8;
-/// Fewer records of the journal are not worth another thread.
+/// Least number of journal records for which another thread is worth its cost.
 const MIN_SHARE: usize = 10_000;
-/// Segments that the last process may have left without having synced all of them: the one that it
-/// was writing, and the one before if that had to be abandoned. Nothing more is begun before both
-/// are synced or cut ([`Journal::append`]).
+/// Number of segments that the last process may have left partly unsynced: the one that it was writing, and
+/// the one before, if that had to be abandoned. No further one is begun before both are synced or cut
+/// ([`Journal::append`]).
 const UNSURE: usize = 2;
-/// A recurring failure is logged this often.
+/// Shortest interval between log messages of a recurring failure.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
-/// The newest that the journal says of one address-of-record.
+/// The newest journal entry of one address-of-record.
 struct Pending {
     version: u64,
     record: Box<[u8]>,
     listeners: Arc<[Box<[u8]>]>,
 }
 
-/// Reads everything, hands every live record to `load`, and makes ready for more.
+/// Reads everything, passes every live record to `load`, and prepares the store for saves.
 ///
 /// # Errors
-/// The file system or the table refuses.
+/// Those of the file system or the table.
 pub fn open<D: Disk + Clone, T: Table>(
     now: Now,
     disk: D,
@@ -180,7 +180,7 @@ pub fn open<D: Disk + Clone, T: Table>(
 
 type Newest = HashMap<Box<[u8]>, Pending>;
 
-/// What is read of the journal.
+/// The records and segments of the journal, as read at a start.
 struct Replay<'a, D> {
     disk: &'a D,
     dir: &'a Path,
@@ -189,12 +189,12 @@ struct Replay<'a, D> {
     next: u64,
     newest: Newest,
     kept: Vec<Closed>,
-    /// Those of which there is a copy that is sure.
+    /// Segments with a synced copy.
     copied: Vec<Closed>,
 }
 
 impl<'a, D: Disk> Replay<'a, D> {
-    /// Reads all that is there; afterwards each segment is there for good, once.
+    /// Reads all segments. Afterwards each segment's content is on stable storage, once.
     fn of<E: std::error::Error>(
         disk: &'a D,
         dir: &'a Path,
@@ -215,14 +215,14 @@ impl<'a, D: Disk> Replay<'a, D> {
         for (place, segment) in segments.into_iter().enumerate() {
             replay.read(segment, place >= sure, loaded)?;
         }
-        // The names too.
+        // The names must be synced, too.
         disk.sync_dir(dir).map_err(OpenError::io(dir))?;
         replay.forget_copied()?;
         Ok(replay)
     }
 
-    /// Removes what was written anew, once the names of the copies are on disk: where a server is killed
-    /// again and again before anything is folded, each start would else leave all it read once more.
+    /// Removes copied segments, once the names of the copies are on disk. If a server is killed again and
+    /// again before it folds anything, each start would otherwise leave another copy of all that it read.
     fn forget_copied<E: std::error::Error>(&self) -> Result<(), OpenError<E>> {
         for closed in &self.copied {
             self.disk
@@ -232,11 +232,11 @@ impl<'a, D: Disk> Replay<'a, D> {
         if self.copied.is_empty() {
             return Ok(());
         }
-        // One that came back with the power would outlive the memory of what was deleted since.
+        // A segment that reappeared after a loss of power would outlive the memory of later deletions.
         self.disk.sync_dir(self.dir).map_err(OpenError::io(self.dir))
     }
 
-    /// Reads a segment; cuts off what a crash left unfinished.
+    /// Reads a segment, and cuts off an entry that a crash left unfinished.
     fn read<E: std::error::Error>(
         &mut self,
         mut closed: Closed,
@@ -298,9 +298,10 @@ impl<'a, D: Disk> Replay<'a, D> {
         self.settle(closed, segment.bytes(), unsure)
     }
 
-    /// Makes what was read permanent. A process that was killed may have written it and never synced it, and
-    /// it is served from now on. If a sync had failed before, what it lost can still be read and the next
-    /// sync calls it good. That may be so in the last segments only ([`UNSURE`]), and these are written anew.
+    /// Puts the content of a segment on stable storage, because its records are served from now on. A killed
+    /// process may have written it without a sync. If a sync had failed before, the lost pages can still be
+    /// read, and the next sync succeeds without them. That is possible in the last segments only
+    /// ([`UNSURE`]), so these are copied.
     fn settle<E: std::error::Error>(
         &mut self,
         closed: Closed,
@@ -317,7 +318,8 @@ impl<'a, D: Disk> Replay<'a, D> {
                     self.kept.push(copy);
                     copied = true;
                 }
-                // To start is worth more than to be sure of what a full disk may have lost before.
+                // If the disk is full, starting is worth more than certainty about what an earlier failure
+                // may have lost.
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                     tracing::warn!(
                         path = closed.path.display().to_string(),
@@ -342,7 +344,7 @@ impl<'a, D: Disk> Replay<'a, D> {
         Ok(())
     }
 
-    /// Writes a new segment with this content, or none.
+    /// Writes a new segment with this content. If that fails, no segment is left.
     fn copy(&mut self, content: &[u8]) -> io::Result<Closed> {
         let path = journal::segment_path(self.dir, self.next);
         self.next += 1;
@@ -355,8 +357,8 @@ impl<'a, D: Disk> Replay<'a, D> {
             let bytes = content.len() as u64;
             return Ok(Closed { path, bytes });
         };
-        // A half-written copy is never folded: if a later start read it, it would bring back deleted bindings
-        // after their deletion is forgotten.
+        // A half-written copy must never be folded: if a later start read it, it would restore deleted
+        // bindings after their deletion is forgotten.
         match self.disk.remove(&path) {
             Err(left) if left.kind() != io::ErrorKind::NotFound => Err(io::Error::other(left)),
             Ok(()) | Err(_) => Err(error),
@@ -364,14 +366,14 @@ impl<'a, D: Disk> Replay<'a, D> {
     }
 }
 
-/// What loading needs to know.
+/// Arguments that all loading threads share.
 struct Loading<'a> {
     find_listener: &'a FindListener<'a>,
     load: &'a Load<'a>,
     now: u64,
 }
 
-/// What one thread has loaded.
+/// The results of one loading thread.
 #[derive(Default)]
 struct Tally {
     aors: u64,
@@ -379,13 +381,13 @@ struct Tally {
     expired: u64,
     undecodable: u64,
     scan: Scan,
-    /// Addresses-of-record of which the journal knows nothing newer.
+    /// Addresses-of-record whose journal entry is no newer than the table's record.
     superseded: Vec<Box<[u8]>>,
 }
 
 impl Loading<'_> {
-    /// Hands over the table's records that the journal does not supersede, then the journal's; by
-    /// as many threads as there are cores, each its part.
+    /// Loads the table's records, unless the journal supersedes them, then the journal's. There are as many
+    /// threads as cores, each with its part.
     fn all<T: Table>(
         &self,
         table: &T,
@@ -430,7 +432,7 @@ impl Loading<'_> {
         Ok((deleted, walks))
     }
 
-    /// Hands over a part of the table.
+    /// Loads a part of the table.
     fn scan<P: Part>(&self, part: &P, pending: &Newest) -> Result<Tally, P::Error> {
         let mut tally = Tally::default();
         let mut superseded = Vec::new();
@@ -452,7 +454,7 @@ impl Loading<'_> {
         })
     }
 
-    /// Hands over what the journal knows better.
+    /// Loads the records that the journal has newer.
     fn journal(&self, part: &[(Box<[u8]>, Pending)]) -> Tally {
         let mut tally = Tally::default();
         let mut mapper = Mapper::new(self.find_listener);
@@ -481,7 +483,7 @@ impl Loading<'_> {
     }
 }
 
-/// Does `work` on each item in a thread of its own, unless there is only one; the results in the
+/// Does `work` on each item in a thread of its own, unless there is only one. Returns the results in the
 /// order of the items.
 fn each_by_a_thread<T: Send, R: Send>(
     items: impl ExactSizeIterator<Item = T>,

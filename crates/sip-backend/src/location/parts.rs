@@ -1,5 +1,5 @@
-//! The store in parts, without files, threads or clocks: for the simulator, which drives the same
-//! writer and folder on a disk that loses power.
+//! The parts of the store, without files, threads or clocks. The simulator drives the same writer and folder
+//! on a disk that loses power.
 
 pub use super::disk::{Disk, SegmentFile};
 pub use super::fold::Folder;

@@ -1,13 +1,13 @@
-//! Journal segments as they lie on disk.
+//! The format of journal segments on disk.
 //!
 //! ```text
 //! segment = magic(8) length(4) crc(4) listeners entry*
 //! entry   = length(4) crc(4) version(8) saved_unix_s(8) aor_length(2) aor record
 //! ```
 //!
-//! Numbers are little-endian; each CRC-32 covers its length field and what that length counts.
-//! `listeners` names the local sockets, one a line, that listener ids inside the records index.
-//! A crash can leave an unfinished entry at the end of a segment; it was never answered.
+//! Numbers are little-endian. Each CRC-32 covers its length field and the bytes that the length counts.
+//! `listeners` has the names of local sockets, one a line; listener ids inside the records are indexes of it.
+//! A crash can leave an unfinished entry at the end of a segment; no result was delivered for it.
 
 use super::socket::{self, LocalSocket};
 
@@ -18,10 +18,10 @@ const HEADER_FIXED: usize = 16;
 const ENTRY_FIXED: usize = 18;
 /// Longest address-of-record.
 pub(crate) const MAX_AOR: usize = u16::MAX as usize;
-/// Longest record; longer ones are refused (ten contacts of a datagram's size fit three times).
+/// Longest record, bytes; longer ones are refused (ten contacts of a datagram's size fit three times).
 pub(crate) const MAX_RECORD: usize = 2 * 1024 * 1024;
 
-/// The beginning of a segment: the sockets that its records' listener ids mean.
+/// The beginning of a segment, with the sockets that its records' listener ids mean.
 pub(crate) fn header(listeners: &[LocalSocket]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     push_block(&mut out, |out| {
@@ -70,23 +70,23 @@ fn checksum(length: [u8; 4], body: &[u8]) -> u32 {
 /// One saved address-of-record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Of two entries of one address-of-record the higher counts.
+    /// Version of the record. Of two entries of one address-of-record the higher one counts.
     pub version: u64,
-    /// When it was written.
+    /// When the entry was written, Unix seconds.
     pub saved_unix_s: u64,
     /// `user@domain`, canonical.
     pub aor: &'a [u8],
-    /// In [`sip_core::location::codec`]'s encoding.
+    /// The record in [`sip_core::location::codec`]'s encoding.
     pub record: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// Whether it may be written at all.
+    /// Whether an entry of this size may be written.
     pub(crate) fn fits(aor: &[u8], record: &[u8]) -> bool {
         aor.len() <= MAX_AOR && record.len() <= MAX_RECORD
     }
 
-    /// Appends the entry to `out`. It must fit: what was read from a segment does.
+    /// Appends the entry to `out`. Its size must fit; that of an entry read from a segment does.
     pub fn write(&self, out: &mut Vec<u8>) {
         push_block(out, |out| {
             out.extend_from_slice(&self.version.to_le_bytes());
@@ -109,9 +109,9 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The segment that these bytes are; `None` where not even its header is whole and no entry
-    /// follows, so that nothing in it was ever answered for. Where the header alone is damaged,
-    /// listener ids are taken to mean `listeners`, as they do now.
+    /// The segment in these bytes. `None` if its header is not whole and no entry follows: then it holds
+    /// nothing with a positive result. If only the header is damaged, listener ids are taken to mean
+    /// `listeners`, the present ones.
     pub fn from_bytes(bytes: Vec<u8>, listeners: &[LocalSocket]) -> Option<Self> {
         let table = bytes.strip_prefix(MAGIC).and_then(split_block);
         let found = table.map(|(table, _)| (HEADER_FIXED + table.len(), names(table)));
@@ -131,18 +131,18 @@ impl Segment {
         })
     }
 
-    /// How a segment begins.
+    /// The bytes with which a segment begins.
     pub fn start(listeners: &[LocalSocket]) -> Vec<u8> {
         header(listeners)
     }
 
-    /// The sockets that listener ids index; `None` where a name is not one of ours.
+    /// The sockets that listener ids mean; `None` for a name that is not one of ours.
     pub fn sockets(&self) -> Vec<Option<LocalSocket>> {
         self.listeners.iter().map(|name| socket::parse(name)).collect()
     }
 
-    /// The entries. What is damaged between them is left out and counted; what is not whole at the
-    /// end is what a crash interrupted.
+    /// The entries. Damaged places between them are left out and counted. An entry that is not whole at the
+    /// end was interrupted by a crash.
     pub fn entries(&self) -> Entries<'_> {
         Entries {
             rest: self.bytes.get(self.start..).unwrap_or_default(),
@@ -150,18 +150,18 @@ impl Segment {
         }
     }
 
-    /// The file's content.
+    /// The segment's bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes in the file.
+    /// Number of bytes in the segment.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// Iterator over a segment's entries; afterwards [`Entries::rest`] is what could not be read.
+/// Iterator over a segment's entries. Afterwards [`Entries::rest`] is the unreadable rest.
 #[derive(Debug)]
 pub struct Entries<'a> {
     rest: &'a [u8],
@@ -169,12 +169,12 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// Bytes not read yet; once the iterator ended, the torn tail.
+    /// Bytes not read yet; after the end of the iterator, the unfinished entry.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Places so far at which something was damaged.
+    /// Number of damaged places so far.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
@@ -214,8 +214,8 @@ fn split_entry(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     Some((entry, rest))
 }
 
-/// Where the next whole entry begins, behind damaged bytes. If the length of the damaged entry is right, that
-/// gives the place; else each place is looked at. A client cannot plant an entry in a record: an entry's
+/// The offset of the next whole entry, behind damaged bytes. If the length of the damaged entry is right, it
+/// gives the offset; otherwise each offset is tried. A client cannot plant an entry in a record: an entry's
 /// length has a byte of zero, and no part of a SIP message has.
 fn find_entry(bytes: &[u8]) -> Option<usize> {
     let length_at = |at: usize| {

@@ -1,5 +1,5 @@
-//! Local sockets by name: listener ids are indices of one configuration and mean nothing to the
-//! next, so what is kept on disk is `transport:address`.
+//! Names of local sockets. Listener ids are indexes of one configuration and mean nothing to the next, so the
+//! disk has `transport:address` instead.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -7,21 +7,21 @@ use std::net::SocketAddr;
 use sip_core::id::ListenerId;
 use sip_core::transport::Transport;
 
-/// A local socket: what a listener id stands for in the running configuration.
+/// A local socket, for which a listener id stands in the running configuration.
 pub type LocalSocket = (Transport, SocketAddr);
 
-/// `udp:192.0.2.1:5060`, `tls:[2001:db8::1]:5061`.
+/// The name of a socket, such as `udp:192.0.2.1:5060` or `tls:[2001:db8::1]:5061`.
 pub(crate) fn write(socket: LocalSocket) -> String {
     format!("{}:{}", socket.0.uri_name(), socket.1)
 }
 
-/// Reads what [`write()`] wrote.
+/// Reads a name of [`write()`].
 pub(crate) fn parse(text: &[u8]) -> Option<LocalSocket> {
     let (transport, address) = std::str::from_utf8(text).ok()?.split_once(':')?;
     Some((Transport::parse(transport.as_bytes())?, address.parse().ok()?))
 }
 
-/// Finds today's listener for yesterday's socket; asks the program once for each name.
+/// Finds the present listeners of stored sockets. The program is called once for each name.
 pub struct Mapper<'a> {
     map: &'a (dyn Fn(Transport, SocketAddr) -> Option<ListenerId> + Sync),
     known: HashMap<Box<[u8]>, Option<ListenerId>>,
@@ -43,7 +43,7 @@ impl<'a> Mapper<'a> {
         }
     }
 
-    /// The listener that `name` stands for now.
+    /// The present listener of the socket `name`.
     pub fn listener(&mut self, name: &[u8]) -> Option<ListenerId> {
         if let Some(known) = self.known.get(name) {
             return *known;
@@ -54,13 +54,12 @@ impl<'a> Mapper<'a> {
     }
 }
 
-/// `sip:198.51.100.7:40404;transport=udp`: where a request was received from, as the `received`
-/// column has it.
+/// The source of a request as in the column `received`, such as `sip:198.51.100.7:40404;transport=udp`.
 pub(crate) fn write_received(transport: Transport, remote: SocketAddr) -> String {
     format!("sip:{remote};transport={}", transport.uri_name())
 }
 
-/// Reads what [`write_received`] wrote.
+/// Reads a value of [`write_received`].
 pub(crate) fn parse_received(text: &[u8]) -> Option<LocalSocket> {
     let text = std::str::from_utf8(text).ok()?.strip_prefix("sip:")?;
     let (remote, transport) = text.split_once(';')?;

@@ -1,4 +1,4 @@
-//! The store on this machine's disk: its files, its lock, its threads.
+//! The store on this machine's disk, with its files, lock and threads.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -25,24 +25,24 @@ use crate::metrics::Sample;
 use crate::queue::{Queue, Taken};
 use crate::sqlite;
 
-/// How often the last writes are tried,
+/// Attempts of the last writes at the end.
 const FINISH_TRIES: u32 = 10;
-/// and the pause between.
+/// Pause between attempts of the last writes.
 const FINISH_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the writing thread is given.
+/// A task of the writing thread.
 #[derive(Debug)]
 enum Item {
-    /// Write this; asked at that time.
+    /// Write this save, which was queued at this instant.
     Save(Save, Instant),
-    /// Listener ids mean these sockets from here on.
+    /// Use these sockets for listener ids from here on.
     Listeners(Vec<LocalSocket>),
     /// End the segment and fold at once.
     Fold(Arc<FoldRequest>),
 }
 
 impl Item {
-    /// Bytes held.
+    /// Bytes of the item.
     fn weight(&self) -> usize {
         match self {
             Self::Save(save, _) => save.aor.len() + save.record.len() + size_of::<Self>(),
@@ -69,11 +69,11 @@ impl std::fmt::Debug for dyn ResultSink {
 }
 
 impl DiskStore {
-    /// Opens the store, hands every live record to `load`, and starts its threads. A binding is left out if
-    /// `find_listener` does not know its local socket; connections are forgotten.
+    /// Opens the store, passes every live record to `load`, and starts its threads. A binding is left out if
+    /// `find_listener` does not know its local socket. Connections are not restored.
     ///
     /// # Errors
-    /// The database is in use, or the file system or SQLite refuses.
+    /// The database is in use, or the file system or SQLite fails.
     pub fn open(
         options: Options,
         sink: Arc<dyn ResultSink>,
@@ -145,7 +145,7 @@ impl DiskStore {
             "location-fold",
             Box::new(move || {
                 folder.run(clock);
-                // The last to touch the files.
+                // This thread is the last to use the files.
                 drop(lock);
             }),
         )?;
@@ -159,8 +159,8 @@ impl DiskStore {
         })
     }
 
-    /// Puts everything saved so far into the table and waits for it, at most `timeout`; whether it
-    /// got there. For tools and tests: the store does it by itself in its own time.
+    /// Folds everything saved so far into the table, and waits for that, at most `timeout`. Returns whether
+    /// it is done. For tools and tests: the store folds by itself in its own time.
     pub fn fold_now(&self, timeout: Duration) -> bool {
         let deadline = std::time::Instant::now() + timeout;
         let asked = Arc::new(FoldRequest::default());
@@ -174,7 +174,7 @@ struct Writing {
     backlog: Arc<Backlog>,
     stats: Arc<Stats>,
     sink: Arc<dyn ResultSink>,
-    /// It looks up after this at the latest.
+    /// Longest wait for items.
     longest: Duration,
     clock: Clock,
     writer: Writer<OsDisk>,
@@ -207,7 +207,7 @@ impl Writing {
                 break;
             }
         }
-        // A disk that refused something may want a moment.
+        // A disk that refused something may need a moment.
         for _ in 0..FINISH_TRIES {
             if self.writer.finish(self.clock.now()) {
                 return;
@@ -225,7 +225,7 @@ impl Writing {
         wait.map_or(self.longest, |wait| wait.min(self.longest))
     }
 
-    /// Writes and answers all that came.
+    /// Writes all saves received so far, and delivers their results.
     fn commit(&mut self) {
         if self.saves.is_empty() {
             return;
@@ -295,7 +295,7 @@ impl LocationStore for DiskStore {
     fn shutdown(&self) {
         self.queue.close();
         let mut threads = std::mem::take(&mut *self.threads.lock()).into_iter();
-        // The writer first: it hands its last segment to the thread that folds.
+        // The writer ends first, because it passes its last segment to the folding thread.
         if let Some(writer) = threads.next()
             && writer.join().is_err()
         {
@@ -316,7 +316,7 @@ impl Drop for DiskStore {
     }
 }
 
-/// Makes a directory and what is missing above it, to last.
+/// Makes a directory and its missing parents, on stable storage.
 fn make_dirs(path: &Path) -> io::Result<()> {
     if path == Path::new("") || path.is_dir() {
         return Ok(());
@@ -335,7 +335,7 @@ fn make_dirs(path: &Path) -> io::Result<()> {
     OsDisk.sync_dir(above)
 }
 
-/// Takes the lock that keeps a second process out; the kernel gives it back when this one ends,
+/// Takes the lock that keeps a second process out. The kernel releases the lock when this process ends,
 /// however it ends.
 fn lock(options: &Options) -> Result<File, LocationError> {
     let path = options.beside(".lock");
@@ -356,7 +356,7 @@ fn lock(options: &Options) -> Result<File, LocationError> {
         }
         Err(TryLockError::Error(source)) => return Err(LocationError::Io { path, source }),
     }
-    // For people only; the lock is what counts.
+    // The content is for operators only; the lock itself is what counts.
     let _ = file
         .set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! What answers: everything queued, one write, one sync.
+//! The writer: all queued saves go to disk in one write and one sync, then get their results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,44 +18,44 @@ use super::{Options, Save, Stats};
 use crate::metrics::Counter;
 use crate::throttle::LogThrottle;
 
-/// After a failed write nothing is tried for this long, so that a full disk costs no CPU.
+/// Pause after a failed write, so that a full disk costs no CPU.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// After a failed write the disk is tried after this long, even if there is nothing to save. A balancer sends nothing
-/// to a server that cannot save, and has to learn when it can again.
+/// Time after a failed write at which the disk is tried, even if there is nothing to save. A balancer sends
+/// nothing to a server that cannot save, and must learn when it can again.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
-/// What an entry weighs beside address-of-record and record.
+/// Weight of an entry besides its address-of-record and record, bytes.
 const ENTRY_WEIGHT: usize = 128;
-/// Write buffers larger than this are given back.
+/// Largest write buffer that is kept for reuse.
 const KEEP_BUFFER: usize = 8 * 1024 * 1024;
 
-/// The outcome of a save.
+/// The result of a save.
 #[derive(Debug)]
 pub struct Answered {
-    /// The worker that wants the answer,
+    /// The worker of the save.
     pub origin: u16,
-    /// and its question; `None`: no answer is wanted.
+    /// The query's id; `None`: no result is wanted.
     pub id: Option<QueryId>,
-    /// Whether it is on stable storage.
+    /// Whether the record is on stable storage.
     pub saved: Result<(), Unavailable>,
-    /// When it was asked.
+    /// When the save was queued.
     pub asked: Instant,
 }
 
 /// A version and its record.
 type Versioned = (u64, Box<[u8]>);
 
-/// Saves that the disk refused without a caller to try again: a change taken back after its refusal, a
-/// registration that was answered without waiting, an expired binding. They are kept, the newest of each
-/// address-of-record, until the disk takes them.
+/// Refused saves that no caller repeats: the rollback of a refused change, a registration whose response did
+/// not wait for the save, an expired binding. The newest of each address-of-record is kept until the disk
+/// accepts it.
 #[derive(Debug, Default)]
 struct Owed {
-    /// Version and record of each.
+    /// Version and record by address-of-record.
     saves: BTreeMap<Box<[u8]>, Versioned>,
     bytes: usize,
 }
 
 impl Owed {
-    /// Keeps a save, unless there is no room; whether there was.
+    /// Keeps a save. Returns `false` if there is no room.
     fn put(&mut self, save: Save, options: &Options) -> bool {
         let held = self.saves.get(&save.aor);
         if held.is_some_and(|(version, _)| *version >= save.version) {
@@ -64,7 +64,7 @@ impl Owed {
         let weight = |record: &[u8]| record.len() + save.aor.len() + ENTRY_WEIGHT;
         let before = held.map_or(0, |(_, record)| weight(record));
         let bytes = self.bytes - before + weight(&save.record);
-        // All of it is one batch, for which there must be room in the journal.
+        // All of them form one batch, for which the journal must have room.
         let journal = usize::try_from(options.journal_bytes).unwrap_or(usize::MAX);
         if bytes > options.queue_bytes.min(journal) / 4 {
             return false;
@@ -75,7 +75,7 @@ impl Owed {
     }
 }
 
-/// The writing end of the store, without thread or clock.
+/// The writing end of the store, without threads or clock.
 #[derive(Debug)]
 pub struct Writer<D: Disk> {
     backlog: Arc<Backlog>,
@@ -84,7 +84,7 @@ pub struct Writer<D: Disk> {
     options: Options,
     failed_at: Option<Instant>,
     owed: Owed,
-    /// When what is owed is tried again without anything else to be saved.
+    /// When owed saves are tried again, if there is nothing else to be saved.
     retry_at: Option<Instant>,
     buffer: Vec<u8>,
     log: LogThrottle,
@@ -111,7 +111,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Writes all of `saves`, each with when it was asked; puts their outcomes into `answered`.
+    /// Writes all of `saves`, each with the time at which it was queued. Appends their results to `answered`.
     pub fn commit(&mut self, now: Now, saves: &mut Vec<(Save, Instant)>, answered: &mut Vec<Answered>) {
         if saves.is_empty() {
             return;
@@ -136,7 +136,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Keeps what the disk refused, for when it does not.
+    /// Keeps a refused save for a later attempt.
     fn owe(&mut self, now: Instant, save: Save) {
         self.retry_at = Some(after(now, RETRY_AFTER));
         if !self.owed.put(save, &self.options) {
@@ -144,7 +144,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Writes these, and what is owed.
+    /// Writes these saves, and the owed ones.
     fn save<'a>(
         &mut self,
         now: Now,
@@ -197,7 +197,7 @@ impl<D: Disk> Writer<D> {
         let backlog = Arc::clone(&self.backlog);
         let owed = self.owed.saves.len() as u64;
         let refuse = |counter: &Counter| {
-            // What is owed was counted before.
+            // Owed saves were counted before.
             counter.add(count - owed);
             backlog.note_lost();
             Err(Unavailable)
@@ -250,17 +250,17 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Whether the last save, or the last try of the disk, failed.
+    /// Whether the last save, or the last attempt to write, failed.
     pub fn is_failing(&self) -> bool {
         self.failed_at.is_some()
     }
 
-    /// When a disk that has failed is tried again; `None`: it works.
+    /// When a failed disk is tried again; `None` if it works.
     fn probe_at(&self) -> Option<Instant> {
         self.failed_at.map(|at| after(at, PROBE_AFTER))
     }
 
-    /// Tries the disk by an append of nothing.
+    /// Tries the disk by appending nothing.
     fn probe(&mut self, now: Instant) {
         match self.journal.append(now, &[]) {
             Ok(()) => self.works(),
@@ -273,15 +273,15 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// When [`Writer::handle_timeout`] is to be called; `None`: not before something is saved.
+    /// When [`Writer::handle_timeout`] is due; `None` until something is saved.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let active = self.journal.active();
         let ends = active.map(|(_, since)| after(since, self.options.fold_every));
         ends.into_iter().chain(self.retry_at).chain(self.probe_at()).min()
     }
 
-    /// Ends the segment where it is old or large enough, and tries again what failed. To be called
-    /// after each batch too.
+    /// Ends the segment if it is old or large enough, and repeats what failed. To be called after each batch,
+    /// too.
     pub fn handle_timeout(&mut self, now: Now) {
         if self.retry_at.is_some_and(|at| at <= now.instant) {
             self.retry_at = Some(after(now.instant, RETRY_AFTER));
@@ -298,7 +298,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Cuts off what was refused, and writes what is owed; whether nothing of either is left.
+    /// Cuts off refused bytes, and writes the owed saves. Returns whether nothing of either is left.
     fn try_again(&mut self, now: Now) -> bool {
         let mended = match self.journal.mend() {
             Ok(()) => true,
@@ -313,7 +313,7 @@ impl<D: Disk> Writer<D> {
                 false
             }
         };
-        // Without what is owed this does nothing.
+        // Does nothing if no save is owed.
         let done = mended && self.save(now, std::iter::empty()).is_ok();
         if done {
             self.retry_at = None;
@@ -321,8 +321,8 @@ impl<D: Disk> Writer<D> {
         done
     }
 
-    /// To be called at the end, once more after a while where it returns `false`: files still hold
-    /// what was refused, or lack what was not. Then gives everything to the folder.
+    /// Ends the writer, and gives everything to the folder. Returns `false` if files still hold refused bytes
+    /// or lack owed saves. The call should then be repeated after a while.
     pub fn finish(&mut self, now: Now) -> bool {
         self.failed_at = None;
         let done = self.try_again(now);
@@ -330,13 +330,13 @@ impl<D: Disk> Writer<D> {
         done
     }
 
-    /// Ends the segment, and gives it to the folder; `urgent`: it is to be folded at once.
+    /// Ends the segment, and gives it to the folder. If `urgent`, it is folded at once.
     pub fn end_segment(&mut self, now: Instant, urgent: bool) {
         self.journal.roll();
         self.backlog.add(now, self.journal.take_closed(), urgent);
     }
 
-    /// Listener ids mean these sockets from here on.
+    /// Sets the sockets that listener ids mean from here on.
     pub fn set_listeners(&mut self, listeners: &[LocalSocket]) {
         self.journal.set_listeners(listeners);
     }

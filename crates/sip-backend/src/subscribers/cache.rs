@@ -1,4 +1,4 @@
-//! Secrets kept for a while, so that most requests need no look-up.
+//! A cache of secrets, so that most requests need no look-up.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
@@ -10,23 +10,24 @@ use crate::metrics::{Counter, Sample};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Locks; one in models, where the order of locks must not depend on a random key.
+/// Number of locks; one in models, where the order of locks must not depend on a random key.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// Secrets of subscribers by user, domain and realm, for a limited time and number; also that a
-/// subscriber does not exist, for a shorter time. Read by workers; a full shard evicts what was
-/// not used lately.
+/// Secrets of subscribers by user, domain and realm, for a limited time and number. That a subscriber does
+/// not exist is also cached, for a shorter time. Workers read the cache. A full shard evicts an entry that
+/// was not used recently.
 #[derive(Debug)]
 pub struct CredentialCache {
     shards: Vec<Mutex<Shard>>,
     per_shard: usize,
     ttl: Duration,
     negative_ttl: Duration,
-    /// How much longer than `ttl` secrets are kept for times without the store.
+    /// Time beyond `ttl` for which secrets are kept, for use while the store is away.
     stale: Duration,
-    /// Entries made before the last change of the store are as if they were not there.
+    /// Number of changes of the store. Entries made before the last one do not count.
     generation: AtomicU64,
-    /// Times that a subscriber was forgotten: what was read before one is not kept.
+    /// Number of times that a subscriber was forgotten. A look-up that began before the last one is not
+    /// cached.
     forgets: AtomicU64,
     keys: RandomState,
     hits: Counter,
@@ -44,7 +45,7 @@ struct Shard {
     absent: usize,
 }
 
-/// Unknown users take at most one slot in so many of a shard: names that strangers make up must not take the place of
+/// Divisor for the slots of unknown users in a shard. Names that strangers invent must not displace
 /// subscribers.
 const ABSENT_SHARE: usize = 8;
 
@@ -59,7 +60,7 @@ struct Slot {
     stale_until: Instant,
     generation: u64,
     used: bool,
-    /// It was made for an unknown user, without secrets.
+    /// Whether the slot was made for an unknown user, without secrets.
     is_absent: bool,
 }
 
@@ -69,14 +70,14 @@ impl std::fmt::Debug for Slot {
     }
 }
 
-/// When something was read.
+/// The moment at which a look-up began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     generation: u64,
     forgets: u64,
 }
 
-/// What an entry is about.
+/// Key of an entry: user, domain and realm.
 #[derive(Clone, Copy)]
 struct Key<'a>(&'a [u8], &'a [u8], &'a [u8]);
 
@@ -90,7 +91,7 @@ impl Slot {
             && self.key.get(realm_at..) == Some(realm)
     }
 
-    /// Whether it is of `user`, named with or without the domain.
+    /// Whether the entry is of `user`, named with or without the domain.
     fn is_about(&self, user: &[u8], domain: &[u8]) -> bool {
         let names = self.key.get(..self.user_len).unwrap_or_default();
         let rest = names.strip_prefix(user);
@@ -100,8 +101,8 @@ impl Slot {
 }
 
 impl CredentialCache {
-    /// Room for about `entries` (0: nothing is kept). Secrets are kept for `ttl`, that there are
-    /// none for `negative_ttl`.
+    /// A cache of about `entries` entries (0: nothing is cached). Secrets are kept for `ttl`. That there are
+    /// none is kept for `negative_ttl`.
     pub fn new(entries: usize, ttl: Duration, negative_ttl: Duration) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
@@ -119,15 +120,15 @@ impl CredentialCache {
         }
     }
 
-    /// Keeps secrets for `stale` beyond their time, for [`CredentialCache::stale`].
+    /// Sets the time beyond `ttl` for which secrets are kept for [`CredentialCache::stale`].
     #[must_use]
     pub fn with_stale(mut self, stale: Duration) -> Self {
         self.stale = stale;
         self
     }
 
-    /// The secrets of `user@domain` for `realm`: `Some(None)` where there is known to be none,
-    /// `None` where nothing is known.
+    /// The secrets of `user@domain` for `realm`: `Some(None)` if the user is known not to exist, `None` if
+    /// nothing is cached.
     pub fn get(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>> {
         let found = self.peek(user, domain, realm);
         if found.is_some() {
@@ -138,15 +139,15 @@ impl CredentialCache {
         found
     }
 
-    /// [`CredentialCache::get`], not counted.
+    /// [`CredentialCache::get`] without counting.
     pub(super) fn peek(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>> {
         self.find(Key(user, domain, realm), |slot| {
             (slot.until > Instant::now()).then(|| slot.secrets.clone())
         })
     }
 
-    /// Outdated secrets that may still be used while the store does not answer. Secrets that the store is
-    /// known to have changed since are not given.
+    /// Outdated secrets that may still be used while the store does not respond. `None` if the store is known
+    /// to have changed since.
     pub(super) fn stale(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
         self.find(Key(user, domain, realm), |slot| {
             let secrets = slot
@@ -160,7 +161,7 @@ impl CredentialCache {
         })
     }
 
-    /// What `read` takes from the entry, if there is one of this generation.
+    /// Result of `read` on the entry of `key`, if there is one of this generation.
     fn find<T>(&self, key: Key<'_>, read: impl FnOnce(&Slot) -> Option<T>) -> Option<T> {
         if self.per_shard == 0 {
             return None;
@@ -178,10 +179,10 @@ impl CredentialCache {
         Some(found)
     }
 
-    /// Forgets what is known of a subscriber, in every realm and spelling; how many entries that
-    /// were. Looks at all of them: for operators.
+    /// Forgets a subscriber's entries in every realm and spelling. Returns their number. Searches all
+    /// entries: for operators.
     pub fn forget(&self, user: &[u8], domain: &[u8]) -> usize {
-        // Before the first shard is looked at: what is put in from now on is seen, or not put in.
+        // Before the first shard is searched: entries inserted from now on are either found or not inserted.
         self.forgets.fetch_add(1, Ordering::AcqRel);
         let mut forgotten = 0;
         for shard in &self.shards {
@@ -196,19 +197,19 @@ impl CredentialCache {
         forgotten
     }
 
-    /// To be read before the store is: what is read goes in with it, and counts for nothing if
-    /// the store changed in between.
+    /// The generation, to be read before the store is. It goes in with the entry, which does not count if the
+    /// store has changed in between.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The store changed: forgets everything.
+    /// Forgets everything, because the store has changed.
     pub fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.invalidations.inc();
     }
 
-    /// Now, as [`CredentialCache::keep`] wants to know it of the beginning of a look-up.
+    /// The present moment. Pass that of the beginning of a look-up to [`CredentialCache::keep`].
     pub(crate) fn moment(&self) -> Moment {
         Moment {
             generation: self.generation(),
@@ -216,7 +217,7 @@ impl CredentialCache {
         }
     }
 
-    /// Keeps what a look-up found, unless a subscriber was forgotten since it began.
+    /// Caches the result of a look-up, unless a subscriber was forgotten since the look-up began.
     pub(crate) fn keep(
         &self,
         (user, domain, realm): (&[u8], &[u8], &[u8]),
@@ -231,7 +232,7 @@ impl CredentialCache {
         );
     }
 
-    /// Keeps what a look-up found, begun at `generation`.
+    /// Caches the result of a look-up that began at `generation`.
     pub fn insert(
         &self,
         user: &[u8],
@@ -310,22 +311,22 @@ impl CredentialCache {
         }
     }
 
-    /// Whether anything is ever kept.
+    /// Whether anything is ever cached.
     pub(super) const fn is_kept(&self) -> bool {
         self.per_shard > 0
     }
 
-    /// Entries held, outdated ones included.
+    /// Number of entries, including outdated ones.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().slots.len()).sum()
     }
 
-    /// Whether nothing is held.
+    /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Everything that the cache counts.
+    /// All metrics of the cache.
     pub fn metrics(&self) -> Vec<Sample> {
         const GETS: &str = "Look-ups in the cache of credentials.";
         vec![
@@ -360,12 +361,12 @@ impl CredentialCache {
     }
 }
 
-/// The slot to evict, by second chance: the first from `hand` on that is outdated or was not used since the hand last
-/// came by. With `among_absent`, only slots of unknown users are considered; the caller knows that there is one.
-/// `slots` is not empty.
+/// The slot to evict, by second chance: the first from `hand` on that is outdated, or was not used since the
+/// hand last passed. With `among_absent`, only slots of unknown users are considered, and the caller knows
+/// that there is one. `slots` is not empty.
 fn victim(slots: &mut [Slot], hand: &mut usize, generation: u64, among_absent: bool) -> usize {
     let now = Instant::now();
-    // Twice around: all slots that are considered may have been used.
+    // Up to two rounds: all considered slots may have been used.
     for _ in 0..=2 * slots.len() {
         let at = *hand % slots.len();
         *hand = at + 1;
@@ -491,7 +492,7 @@ mod tests {
 
     #[test]
     fn names_that_are_made_up_take_the_place_of_no_subscriber() {
-        // So many more places than names that no shard is full of these, whatever its hash is today.
+        // There are so many more places than names that names never fill a shard, whatever the hash key.
         let cache = CredentialCache::new(SHARDS * 32, LONG, LONG);
         let known: Vec<String> = (0..SHARDS * 4).map(|n| format!("known{n}")).collect();
         for name in &known {
@@ -511,7 +512,7 @@ mod tests {
         }
         assert_eq!(held(), before);
         assert!(cache.len() <= known.len() + SHARDS * 4);
-        // An unknown user that is added, and a known one that is removed.
+        // An unknown user is added to the store, and a known one is removed from it.
         cache.insert(b"made up 99999", b"d", b"r", 0, Some(secrets(2)));
         cache.insert(known[0].as_bytes(), b"d", b"r", 0, None);
         assert_eq!(md5(cache.get(b"made up 99999", b"d", b"r")), Some(Some(2)));

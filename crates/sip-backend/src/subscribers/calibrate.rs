@@ -1,4 +1,4 @@
-//! How long a database takes for a batch, by asking it.
+//! Measurement of the time that a database takes for a batch.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use super::database::{Database, DbError, RowKey, Session, small_runtime};
 use super::options::{Protocol, Source, TableOptions};
 use super::{SubscriberError, SubscriberTable};
 
-/// Number of subscribers to look up, at most.
+/// Most subscribers to look up.
 const NAMES: usize = 10_000;
 
-/// Asks for so many rows so many times; how long each batch took.
+/// Queries a number of rows a number of times. Returns the time of each batch.
 type Ask = Box<dyn FnMut(usize, usize) -> Result<Vec<Duration>, DbError>>;
 
-/// One connection to a subscriber table, on which batches are sent one after the other. Blocks.
+/// One connection to a subscriber table, for batches sent one after the other. Blocks.
 pub struct Calibration {
     ask: Ask,
     source: Source,
@@ -31,10 +31,10 @@ impl std::fmt::Debug for Calibration {
 }
 
 impl Calibration {
-    /// Connects, ready for batches of up to `max_batch`.
+    /// Connects, with statements for batches of up to `max_batch`.
     ///
     /// # Errors
-    /// As [`SubscriberTable::open`], an empty table included.
+    /// Those of [`SubscriberTable::open`]; an empty table is one too.
     pub fn open(options: &TableOptions, max_batch: usize) -> Result<Self, SubscriberError> {
         let names = names(options)?;
         let table = options.clone();
@@ -59,11 +59,11 @@ impl Calibration {
         std::iter::successors(Some(1), |size| Some(size * 2)).take_while(move |size| *size <= largest)
     }
 
-    /// Sends `rounds` batches of `size`, and one before them that is not counted, for subscribers
-    /// that are in the table; from the sending to the answer of each, round trip included.
+    /// Sends `rounds` batches of `size` for subscribers in the table, after one that is not counted. Returns
+    /// the time of each from sending to its rows, round trip included.
     ///
     /// # Errors
-    /// The database's.
+    /// Those of the database.
     pub fn ask(&mut self, size: usize, rounds: usize) -> Result<Vec<Duration>, SubscriberError> {
         (self.ask)(size, rounds).map_err(SubscriberError::database(&self.source))
     }
@@ -95,7 +95,7 @@ where
         for round in 0..=rounds {
             let keys: Vec<RowKey<'_>> = (0..size)
                 .filter_map(|n| {
-                    // A step that shares no factor with most numbers of names spreads them.
+                    // A step that shares no factor with most numbers of names, so it spreads them.
                     let (user, domain) = names.get((at + n * 7_919) % names.len())?;
                     Some((user.as_str(), domain.as_str()))
                 })

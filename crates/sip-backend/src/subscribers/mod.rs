@@ -1,18 +1,18 @@
 //! Subscribers and their secrets.
 //!
-//! A subscriber is a row with a user name and a domain: that pair names it, in look-ups and in
-//! commands, and the domain is the canonical name of one of ours, in lower case (an alias finds
-//! the same row). The realm is no part of the name: it only went into the stored hashes, so a
-//! domain whose realm changes needs new ones, unless the table holds plain passwords
-//! ([`TableOptions::calculate_ha1`]) and the hashes are made for whatever realm is asked.
+//! A subscriber is a row with a user name and a domain. That pair identifies it in look-ups and in commands.
+//! The domain is the canonical name of one of ours, in lower case; an alias finds the same row.
 //!
-//! The table is OpenSER's `subscriber` with the columns that RFC 8760 needs, in SQLite, MySQL,
-//! MariaDB or PostgreSQL; `user add` makes it where it is absent, nothing alters it. Secrets are
-//! wiped from memory when dropped, as far as they are ours (what the clients of the databases hold
-//! is theirs), and appear in no log.
+//! The realm is no part of the identity, but of the stored hashes. If the realm of a domain changes, its
+//! subscribers need new hashes. If the table holds plain passwords ([`TableOptions::calculate_ha1`]), the
+//! hashes are calculated for the requested realm instead.
 //!
-//! A look-up goes [`CredentialCache`] → [`Pipeline`] (joined with its like, queued, sent in a
-//! batch) → database, and the answer back to the worker that asked; no worker ever waits.
+//! The table is OpenSER's `subscriber` with the columns that RFC 8760 needs, in SQLite, MySQL, MariaDB or
+//! PostgreSQL. `user add` creates it if it is absent; nothing alters it. Our secrets are wiped from memory
+//! when dropped (those in the database clients' memory are not), and appear in no log.
+//!
+//! A look-up goes [`CredentialCache`] → [`Pipeline`] (joined with its like, queued, sent in a batch) →
+//! database. The result goes back to the worker of the query; no worker ever waits.
 
 mod cache;
 mod calibrate;
@@ -38,10 +38,10 @@ pub use self::table::SubscriberTable;
 use self::database::DbError;
 use crate::metrics::Sample;
 
-/// Why something with subscribers did not work.
+/// Why an operation on subscribers failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscriberError {
-    /// `add`: there is one already.
+    /// `add`: the subscriber exists already.
     #[error("{user}@{domain} exists already")]
     Exists {
         /// User.
@@ -49,7 +49,7 @@ pub enum SubscriberError {
         /// Domain.
         domain: String,
     },
-    /// There is none.
+    /// There is no such subscriber.
     #[error("no subscriber {user}@{domain}")]
     NotFound {
         /// User.
@@ -60,16 +60,16 @@ pub enum SubscriberError {
     /// A name that cannot be used in digest credentials.
     #[error("{what} must not be empty, nor contain a colon, a quote, white space or a control character")]
     BadName {
-        /// Which name.
+        /// The kind of name.
         what: &'static str,
     },
-    /// A plain password is to be kept, but it is no text.
+    /// A plain password is to be stored, but it is not text.
     #[error("the password must be UTF-8, as the table keeps it in plain text (calculate_ha1)")]
     BadPassword,
-    /// A name in the configuration that is no identifier.
+    /// A table's or column's name in the configuration is no identifier.
     #[error("\"{name}\" is not a column or table name (letters, digits and underscores)")]
     BadColumn {
-        /// As configured.
+        /// The name as configured.
         name: String,
     },
     /// The table cannot be used.
@@ -77,23 +77,23 @@ pub enum SubscriberError {
     Table {
         /// The database.
         store: String,
-        /// Why not.
+        /// Why the table cannot be used.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The file system refused.
+    /// An error of the file system.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was touched.
+        /// The path of the operation.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// The database refused.
+    /// An error of the database.
     #[error("{store}: {source}")]
     Database {
         /// The database.
         store: String,
-        /// Why not.
+        /// The error.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -124,33 +124,32 @@ impl SubscriberError {
     }
 }
 
-/// A question for the secrets of a subscriber.
+/// A query for the secrets of a subscriber.
 #[derive(Debug)]
 pub struct CredentialQuery {
-    /// The worker that wants the answer.
+    /// The worker of the query.
     pub origin: u16,
-    /// The question; `None`: no answer is wanted, only the cache filled.
+    /// The query's id; `None`: no result is wanted, only the cache is to be filled.
     pub id: Option<QueryId>,
-    /// As sent in `username`: the user part, or that with `@` and a domain of ours.
+    /// The name as sent in `username`: the user part, alone or with `@` and a domain of ours.
     pub username: Box<[u8]>,
-    /// How much of it is the user part.
+    /// Length of the user part in `username`.
     pub user_len: usize,
     /// Canonical name of the domain, lower case.
     pub domain: Box<[u8]>,
-    /// Realm for which HA1 is wanted.
+    /// Realm of the HA1.
     pub realm: Box<[u8]>,
 }
 
-/// A place where secrets are found: this module's, or another that passes the same tests.
+/// A store of secrets: this module's, or another that passes the same tests.
 pub trait CredentialStore: Send + Sync {
-    /// Takes questions without blocking. Every one with an id is answered, at once where the
-    /// queue is full.
+    /// Takes queries without blocking. Each query with an id gets a result, at once if the queue is full.
     fn ask(&self, batch: Vec<CredentialQuery>);
 
-    /// Everything that this store counts.
+    /// All metrics of this store.
     fn metrics(&self) -> Vec<Sample>;
 
-    /// Answers what is queued, and ends. Later questions are refused. A second call does nothing.
+    /// Delivers results for what is queued, and ends. Later queries are refused. A second call does nothing.
     fn shutdown(&self);
 }
 

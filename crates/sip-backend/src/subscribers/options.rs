@@ -1,4 +1,4 @@
-//! Which database, which table, which columns.
+//! Options of the subscriber table: database, table, columns.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use url::Url;
 use zeroize::Zeroizing;
 
-/// Names of the table's columns, for tables that were made by others.
+/// Names of the table's columns, for tables made by other programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
     /// User part of the address-of-record.
@@ -17,8 +17,7 @@ pub struct Columns {
     pub password: String,
     /// `MD5(user:realm:password)`, hexadecimal.
     pub ha1: String,
-    /// `MD5(user@domain:realm:password)`, hexadecimal: for phones that give their name with its
-    /// domain.
+    /// `MD5(user@domain:realm:password)`, hexadecimal: for phones whose `username` contains the domain.
     pub ha1b: String,
     /// `SHA-256(user:realm:password)`, hexadecimal.
     pub ha1_sha256: String,
@@ -40,17 +39,17 @@ impl Default for Columns {
     }
 }
 
-/// Which table, and how it is read.
+/// Options of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableOptions {
     /// The database.
     pub source: Source,
     /// The table.
     pub table: String,
-    /// Its columns.
+    /// The columns of the table.
     pub columns: Columns,
-    /// The table holds plain passwords: HA1 is calculated for the realm that is asked, and `add`
-    /// and `set_password` keep the password.
+    /// Whether the table holds plain passwords. HA1 is then calculated for the requested realm, and `add` and
+    /// `set_password` store the password.
     pub calculate_ha1: bool,
 }
 
@@ -71,7 +70,7 @@ impl TableOptions {
     }
 }
 
-/// Where the table is.
+/// Location of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file.
@@ -80,7 +79,7 @@ pub enum Source {
     Server(Server),
 }
 
-/// For people; without the password.
+/// The source for messages and logs, without the password.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,60 +89,60 @@ impl fmt::Display for Source {
     }
 }
 
-/// What a server speaks.
+/// Protocol of a database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// MySQL, MariaDB and what is like them.
+    /// MySQL, MariaDB and compatible servers.
     MySql,
     /// PostgreSQL.
     Postgres,
 }
 
-/// Whether the connection is encrypted.
+/// Encryption of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// No.
+    /// No encryption.
     #[default]
     Off,
-    /// Yes, and the server's certificate must be for its name, issued by an authority of this
-    /// file, or of the system's.
+    /// Encrypted. The server's certificate must name its host and be issued by an authority of this file, or
+    /// of the system.
     Verified {
-        /// PEM.
+        /// The authorities, PEM; `None`: those of the system.
         ca: Option<PathBuf>,
     },
-    /// Yes, with any server: protects from eavesdroppers only.
+    /// Encrypted, with any server: protects from eavesdroppers only.
     Unverified,
 }
 
-/// A database server, and the user to log in as.
+/// A database server, with the user to log in as.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Server {
-    /// What it speaks.
+    /// The server's protocol.
     pub protocol: Protocol,
-    /// Name or address.
+    /// The server's name or address.
     pub host: String,
-    /// TCP port.
+    /// The server's TCP port.
     pub port: u16,
-    /// A Unix socket instead of host and port: MySQL's file, or the directory of PostgreSQL's.
+    /// A Unix socket to use instead of host and port: the file of MySQL, or the directory of PostgreSQL's.
     pub socket: Option<PathBuf>,
     /// The user's name.
     pub user: String,
     /// The user's password.
     pub password: Zeroizing<String>,
-    /// The database.
+    /// The database's name.
     pub database: String,
-    /// Encryption.
+    /// Encryption of the connection.
     pub tls: Tls,
 }
 
-/// Without the password.
+/// The server without the password.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Server({self})")
     }
 }
 
-/// As a URL, without the password.
+/// The server as a URL, without the password.
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.protocol {
@@ -165,7 +164,7 @@ impl Server {
     /// authorities), `tls=unverified`.
     ///
     /// # Errors
-    /// What is wrong with it, without repeating it: it holds a password.
+    /// The problem of the URL. The text never repeats the URL, which contains a password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let url = Url::parse(url).map_err(|error| format!("is no URL: {error}"))?;
         let (protocol, usual_port) = match url.scheme() {

@@ -1,4 +1,4 @@
-//! From a row to what digest needs.
+//! Conversion of a row into the secrets that digest needs.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use crate::metrics::Counter;
 use crate::throttle::LogThrottle;
 
-/// A column that holds a secret.
+/// A column that may hold a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Ha1,
@@ -20,7 +20,8 @@ pub(super) enum Field {
     Password,
 }
 
-/// A row as it came; empty where the table has no such column, or it holds none.
+/// A row as the database returned it. A value is empty if the table has no such column, or the row has no
+/// value.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row<'a> {
     pub(super) user: &'a [u8],
@@ -53,17 +54,17 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Reads secrets out of rows.
+/// Reads secrets from rows.
 #[derive(Debug)]
 pub(super) struct Reader {
     calculate: bool,
-    /// Values that are no hash of their algorithm.
+    /// Number of values that are no hash of their algorithm.
     pub(super) broken: Counter,
     log: LogThrottle,
 }
 
 impl Reader {
-    /// `calculate`: rows hold plain passwords.
+    /// A reader. With `calculate`, rows hold plain passwords.
     pub(super) const fn new(calculate: bool) -> Self {
         Self {
             calculate,
@@ -72,8 +73,8 @@ impl Reader {
         }
     }
 
-    /// What a row gives for `username` in `realm`. `full`: the name has its domain with it, and is
-    /// `MD5`'s alone where hashes are stored, for there is one such column.
+    /// The secrets of a row for `username` in `realm`. If the name includes its domain (`full`) and hashes
+    /// are stored, only MD5 has a hash for it: there is one such column.
     pub(super) fn read(&self, row: &Row<'_>, username: &[u8], full: bool, realm: &[u8]) -> Secrets {
         if self.calculate {
             if row.password.is_empty() {
@@ -95,9 +96,9 @@ impl Reader {
         }
     }
 
-    /// A hash column; one that is filled with something else counts as empty.
+    /// The value of a hash column. A value of another form counts as empty.
     fn hash<const N: usize>(&self, value: &[u8], algorithm: Algorithm) -> Option<Zeroizing<[u8; N]>> {
-        // Columns of fixed length are filled up with spaces.
+        // Columns of fixed length are padded with spaces.
         let digits = value.trim_ascii_end();
         if digits.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! What the databases say differently, and the statements made of a table's shape.
+//! The differences between the databases' SQL, and statements for the columns of a table.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// An identifier; it was checked to be one.
+    /// A quoted identifier; `name` was checked to be one.
     pub(super) fn quoted(self, name: &str) -> String {
         match self {
             Self::MySql => format!("`{name}`"),
@@ -23,7 +23,7 @@ impl Dialect {
         }
     }
 
-    /// The place of parameter `n`, from 1.
+    /// The placeholder of parameter `n`, from 1.
     pub(super) fn parameter(self, n: usize) -> String {
         match self {
             Self::Sqlite => format!("?{n}"),
@@ -42,7 +42,7 @@ impl Dialect {
     }
 }
 
-/// Refuses what could not be written into SQL.
+/// Refuses names that cannot be written into SQL.
 pub(super) fn check_identifiers(options: &TableOptions) -> Result<(), SubscriberError> {
     let Columns {
         user,
@@ -72,7 +72,7 @@ pub(super) fn check_identifiers(options: &TableOptions) -> Result<(), Subscriber
     Ok(())
 }
 
-/// How the text of a column is stored, in MySQL.
+/// Character set and collation of a column, in MySQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Collation {
     pub(super) charset: String,
@@ -94,7 +94,7 @@ impl Shape {
         }
     }
 
-    /// A column, as the database spells it.
+    /// Adds a column, as the database spells it.
     pub(super) fn add(&mut self, column: &str, collation: Option<Collation>) {
         self.columns.insert(self.key(column), collation);
     }
@@ -118,7 +118,7 @@ impl Shape {
     /// The columns with secrets that look-ups read, in order.
     ///
     /// # Errors
-    /// The column that is missing.
+    /// The missing column.
     pub(super) fn fields(&self, options: &TableOptions) -> Result<Vec<Field>, DbError> {
         let columns = &options.columns;
         for needed in [&columns.user, &columns.domain] {
@@ -155,8 +155,8 @@ impl Shape {
     }
 
     /// A parameter to be compared with `column`, in the column's own character set: a comparison in a wider
-    /// one would use no index. A character that the set lacks becomes `?`. That finds no subscriber, for rows
-    /// are compared byte by byte afterwards.
+    /// one would use no index. A character that the set lacks becomes `?`. Such a name finds no subscriber,
+    /// because rows are compared byte by byte afterwards.
     fn parameter_for(&self, column: &str) -> String {
         match self.columns.get(&self.key(column)).and_then(Option::as_ref) {
             Some(text) if text.charset != "utf8mb4" => {
@@ -215,7 +215,7 @@ pub(super) fn select(options: &TableOptions, shape: &Shape, fields: &[Field], si
     }
 }
 
-/// As OpenSER's descendants have it, table version 7, with the hashes of RFC 8760.
+/// Statements that create the table like OpenSER's descendants, table version 7, with the hashes of RFC 8760.
 pub(super) fn schema(options: &TableOptions, dialect: Dialect) -> Vec<String> {
     let c = &options.columns;
     let [table, user, domain, password, ha1, ha1b, sha256, sha512] = [

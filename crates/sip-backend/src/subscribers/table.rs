@@ -1,4 +1,4 @@
-//! The `subscriber` table as commands see it: add, change, delete, list.
+//! The `subscriber` table for commands: add, change, delete, list.
 
 use sip_core::auth::digest;
 use sip_core::config::Algorithm;
@@ -9,7 +9,7 @@ use super::database::{self, Client, DbError};
 use super::options::{Source, TableOptions};
 use super::sql::{self, Shape};
 
-/// The table, for commands. Blocks.
+/// The table, for commands. Its functions block.
 pub struct SubscriberTable {
     client: Box<dyn Client>,
     shape: Shape,
@@ -25,12 +25,12 @@ impl std::fmt::Debug for SubscriberTable {
 }
 
 impl SubscriberTable {
-    /// Opens the table. A file is made with it where it is absent; on a server
-    /// [`SubscriberTable::add`] makes it.
+    /// Opens the table. A file is created with the table if it is absent. On a server,
+    /// [`SubscriberTable::add`] creates the table.
     ///
     /// # Errors
-    /// Names that are none, a table without the columns needed, or a refusal of file system or
-    /// database.
+    /// A configured name is no identifier, the table lacks a needed column, or the file system or database
+    /// fails.
     pub fn open(options: TableOptions) -> Result<Self, SubscriberError> {
         sql::check_identifiers(&options)?;
         let client = database::client(&options)?;
@@ -46,7 +46,7 @@ impl SubscriberTable {
         Ok(table)
     }
 
-    /// Reads the shape of the table, which is empty where there is none.
+    /// Reads the columns of the table; empty if there is no table.
     fn look(&mut self) -> Result<(), SubscriberError> {
         let of = SubscriberError::database(&self.options.source);
         self.shape = match self.client.shape(&self.options.table) {
@@ -66,7 +66,7 @@ impl SubscriberTable {
         self.look()
     }
 
-    /// There must be a table.
+    /// Fails if there is no table.
     fn must_be(&self) -> Result<(), SubscriberError> {
         if self.shape.is_empty() {
             let error = DbError::NoTable {
@@ -80,7 +80,7 @@ impl SubscriberTable {
     /// Adds a subscriber with hashes for `realm`. `domain` is put in lower case.
     ///
     /// # Errors
-    /// [`SubscriberError::Exists`], [`SubscriberError::BadName`], or the database's.
+    /// [`SubscriberError::Exists`], [`SubscriberError::BadName`], or an error of the database.
     pub fn add(
         &mut self,
         user: &str,
@@ -95,10 +95,10 @@ impl SubscriberTable {
         self.write(&key, realm, password, false)
     }
 
-    /// Gives an existing subscriber a new password, for `realm`.
+    /// Sets a new password of an existing subscriber, for `realm`.
     ///
     /// # Errors
-    /// [`SubscriberError::NotFound`], or the database's.
+    /// [`SubscriberError::NotFound`], or an error of the database.
     pub fn set_password(
         &mut self,
         user: &str,
@@ -114,7 +114,7 @@ impl SubscriberTable {
     /// Deletes a subscriber.
     ///
     /// # Errors
-    /// [`SubscriberError::NotFound`], or the database's.
+    /// [`SubscriberError::NotFound`], or an error of the database.
     pub fn delete(&mut self, user: &str, domain: &str) -> Result<(), SubscriberError> {
         let key = Key::new(user, domain)?;
         self.must_be()?;
@@ -130,11 +130,11 @@ impl SubscriberTable {
         }
     }
 
-    /// Calls `each` with user and domain of every subscriber, of one domain where given, by domain
-    /// and user.
+    /// Calls `each` with user and domain of every subscriber (of one domain, if given), ordered by domain and
+    /// user.
     ///
     /// # Errors
-    /// The database's.
+    /// Those of the database.
     pub fn list(
         &mut self,
         domain: Option<&str>,
@@ -166,7 +166,7 @@ impl SubscriberTable {
     /// Whether there is no subscriber.
     ///
     /// # Errors
-    /// The database's.
+    /// Those of the database.
     pub fn is_empty(&mut self) -> Result<bool, SubscriberError> {
         self.must_be()?;
         let user = self.shape.dialect.quoted(&self.options.columns.user);
@@ -182,7 +182,7 @@ impl SubscriberTable {
         self.shape.dialect.quoted(&self.options.table)
     }
 
-    /// Parameters 1 and 2 are user and domain.
+    /// A condition that selects one row; parameters 1 and 2 are user and domain.
     fn by_key(&self) -> String {
         let dialect = self.shape.dialect;
         let columns = &self.options.columns;
@@ -195,7 +195,7 @@ impl SubscriberTable {
         )
     }
 
-    /// The row that the database takes for the one of `key`.
+    /// The row that the database takes for that of `key`.
     fn find(&mut self, key: &Key) -> Result<Option<Key>, DbError> {
         let dialect = self.shape.dialect;
         let columns = &self.options.columns;
@@ -218,7 +218,7 @@ impl SubscriberTable {
         Ok(found)
     }
 
-    /// The secret columns that the table has, with their new values.
+    /// The secret columns of the table, with their new values.
     fn secrets(
         &self,
         key: &Key,
@@ -272,7 +272,8 @@ impl SubscriberTable {
         }
     }
 
-    /// Whether the row was there, or not, as it should.
+    /// Changes a row if `exists`, else adds it. Returns `false` if the row is absent, or present, contrary to
+    /// `exists`.
     fn write_row(
         &mut self,
         key: &Key,
@@ -307,7 +308,7 @@ impl SubscriberTable {
             (Some(_), false) | (None, _) => return Ok(false),
         };
         let (dialect, table) = (self.shape.dialect, self.table());
-        // MySQL's parameters have no numbers: they stand in the order of the text.
+        // MySQL's parameters have no numbers: their order is that in the text.
         let (sql, key_first) = if exists {
             let set: Vec<_> = (1..)
                 .zip(secrets)
@@ -346,7 +347,7 @@ impl SubscriberTable {
     }
 }
 
-/// What names a subscriber.
+/// The identity of a subscriber.
 struct Key {
     user: String,
     domain: String,
@@ -355,7 +356,7 @@ struct Key {
 impl Key {
     fn new(user: &str, domain: &str) -> Result<Self, SubscriberError> {
         let bad = |c: char| c.is_control() || c.is_whitespace() || c == ':' || c == '"';
-        // A colon separates the parts of what is hashed; an IPv6 domain has its own.
+        // A colon separates the parts of the hashed text; only an IPv6 domain contains colons of its own.
         if user.is_empty() || user.contains(bad) {
             return Err(SubscriberError::BadName {
                 what: "the user name",
@@ -370,7 +371,7 @@ impl Key {
         })
     }
 
-    /// Whether this row is the subscriber's, and not one that a database only takes for equal.
+    /// Whether this row is the subscriber's, and not one that only the database considers equal.
     fn is(&self, key: &Self) -> bool {
         self.user == key.user && self.domain.eq_ignore_ascii_case(&key.domain)
     }

@@ -20,8 +20,7 @@ use crate::tcp::{Arrival, Outgoing, Streams, Verdict};
 const ICMP_PER_TURN: usize = 64;
 
 /// Bytes of undeliverable messages at which these are returned to their origins before further connections
-/// end in the same turn. Kept beside the queues that they come
-/// from, they would take as much memory again.
+/// end in the same turn. Kept beside the queues that they come from, they would take as much memory again.
 const LOST_BYTES: usize = 1 << 20;
 
 /// Pause of accepting after the kernel could not give a connection, because it is short of memory.

@@ -1,4 +1,4 @@
-//! The table behind the journal: a seam for the simulator, which keeps it in memory.
+//! The table behind the journal: a trait, so that the simulator can keep it in memory.
 
 pub(crate) mod sqlite;
 
@@ -9,69 +9,69 @@ use sip_core::location::AorRecord;
 
 use super::socket::Mapper;
 
-/// Registrations as they were folded. What a method that changes it has returned from is on stable
-/// storage as a whole; where one fails, nothing has changed.
+/// Folded registrations. A method that changes the table returns once the whole change is on stable storage.
+/// If it fails, nothing has changed.
 pub trait Table: Debug {
-    /// Why it cannot.
+    /// Error of the table.
     type Error: Error + Send + Sync + 'static;
-    /// A part of it that can be read.
+    /// A part of the table that can be read.
     type Part: Part<Error = Self::Error>;
-    /// Where a walk through it goes on.
+    /// Where a walk through the table continues.
     type Place: Debug;
 
-    /// Calls `each` with the deletions noted lately, the oldest first: address-of-record, version, Unix second.
+    /// Calls `each` with the recent deletions, the oldest first: address-of-record, version, Unix second.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The table cannot be read.
     fn deletions(&self, each: &mut dyn FnMut(Box<[u8]>, u64, u64)) -> Result<(), Self::Error>;
 
-    /// The whole of it in at least one part, and at most this many.
+    /// The whole table in at least one part, and at most `most`.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The table cannot be read.
     fn parts(&self, most: usize) -> Result<Vec<Self::Part>, Self::Error>;
 
-    /// Writes each record unless a newer one is known; of each, whether it was written. One without
-    /// bindings deletes, which is noted.
+    /// Writes each record unless a newer one is known. Returns for each whether it was written. A record
+    /// without bindings deletes the address-of-record, and the deletion is noted.
     ///
     /// # Errors
-    /// Why it cannot be written.
+    /// The table cannot be written.
     fn write(&mut self, records: &[Write<'_>]) -> Result<Vec<bool>, Self::Error>;
 
-    /// One step of a walk: deletes, after this place, some bindings that ended before that Unix
-    /// second. How many went, and where the next step goes on; `None`: the walk is over.
+    /// Does one step of a walk: deletes some bindings behind this place that expired before that Unix second.
+    /// Returns their number, and where the next step continues (`None` at the end of the walk).
     ///
     /// # Errors
-    /// Why it cannot be written.
+    /// The table cannot be written.
     fn purge_step(
         &mut self,
         after: Option<&Self::Place>,
         ended_before: u64,
     ) -> Result<(u64, Option<Self::Place>), Self::Error>;
 
-    /// Deletes deletions noted before that Unix second.
+    /// Deletes the notes of deletions before that Unix second.
     ///
     /// # Errors
-    /// Why it cannot be written.
+    /// The table cannot be written.
     fn purge_deletions(&mut self, before: u64) -> Result<(), Self::Error>;
 
-    /// The last call.
+    /// Finishes writing. This is the last call.
     ///
     /// # Errors
-    /// Why it cannot be written; nothing is lost.
+    /// The table cannot be written; nothing is lost.
     fn finish(&mut self) -> Result<(), Self::Error>;
 }
 
 /// A part of a [`Table`].
 pub trait Part: Send {
-    /// Why it cannot be read.
+    /// Error of reading.
     type Error;
 
-    /// Hands over every address-of-record with at least one usable binding. `wanted(aor, version)`
-    /// is asked before the bindings are built.
+    /// Passes on every address-of-record with at least one usable binding. `wanted(aor, version)` is called
+    /// before the bindings are built.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The part cannot be read.
     fn scan(
         &self,
         mapper: &mut Mapper<'_>,
@@ -80,37 +80,38 @@ pub trait Part: Send {
     ) -> Result<Scan, Self::Error>;
 }
 
-/// One address-of-record as it is to be written.
+/// One address-of-record to be written.
 #[derive(Debug)]
 pub struct Write<'a> {
     /// `user@domain`, canonical.
     pub aor: &'a [u8],
-    /// Its bindings; none: it is deleted.
+    /// The record; without bindings, the address-of-record is deleted.
     pub record: AorRecord,
-    /// Of two writes the higher wins.
+    /// Version of the record. Of two writes the higher one counts.
     pub version: u64,
-    /// When it was saved.
+    /// When the record was saved, Unix seconds.
     pub saved_unix_s: u64,
     /// Names of the sockets that the record's listener ids index.
     pub listeners: &'a [Box<[u8]>],
-    /// Version at which this address-of-record was deleted before, if it was lately.
+    /// Version of a recent deletion of this address-of-record, if there was one.
     pub deleted: Option<u64>,
 }
 
-/// What reading the table came to.
+/// Counts of reading the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
-    /// Bindings without a listener here, or with a row that cannot be read.
+    /// Number of bindings without a present listener, or with an unreadable row.
     pub unmapped: u64,
-    /// The latest end of these.
+    /// The latest expiry of these bindings.
     pub unmapped_until: u64,
-    /// Highest version seen.
+    /// Highest version found.
     pub newest: u64,
 }
 
 impl Scan {
-    /// Gives the bindings of a record the listeners of this start, by the `sockets` that their ids meant when
-    /// it was written, and no connections. A binding leaves it if its listener is gone, and is counted.
+    /// Replaces the listeners of a record's bindings by the present ones. `sockets` are those that their ids
+    /// meant when the record was written. Connections are dropped. A binding whose listener is gone is
+    /// removed and counted.
     pub fn map_bindings(&mut self, record: &mut AorRecord, sockets: &[Box<[u8]>], mapper: &mut Mapper<'_>) {
         record.bindings.retain_mut(|binding| {
             let flow = &mut binding.received;
@@ -127,7 +128,7 @@ impl Scan {
     }
 }
 
-/// Splits `user@domain` at the last `@`; without one it is all domain.
+/// Splits `user@domain` at the last `@`. Without an `@`, all of it is the domain.
 pub(crate) fn split_aor(aor: &[u8]) -> (&[u8], &[u8]) {
     match aor.iter().rposition(|b| *b == b'@') {
         Some(at) => (

@@ -1,5 +1,5 @@
-//! The `location` table in SQLite: one row for each binding, in the manner of OpenSER's usrloc, to
-//! be read by operators and at the next start.
+//! The `location` table in SQLite: one row for each binding, in the manner of OpenSER's usrloc. Operators and
+//! the next start read it.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS location_deleted (
   PRIMARY KEY (domain, username)
 ) WITHOUT ROWID;";
 
-/// Rows looked at in one step of a walk.
+/// Rows read in one step of a walk.
 const WALK_ROWS: u32 = 10_000;
 
 /// The table in an SQLite file.
@@ -57,7 +57,7 @@ pub(crate) struct SqliteTable {
 }
 
 impl SqliteTable {
-    /// Opens the database, making what is absent.
+    /// Opens the database, and creates it if it is absent.
     pub(crate) fn open(path: &Path) -> rusqlite::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -110,7 +110,7 @@ impl Table for SqliteTable {
     }
 }
 
-/// A part of the table: from the first key (or the beginning) to before the second (or to the end).
+/// A part of the table: from the first key (or the beginning) up to the second, exclusive (or to the end).
 #[derive(Debug)]
 pub(crate) struct Range {
     path: PathBuf,
@@ -132,7 +132,7 @@ impl Part for Range {
     }
 }
 
-/// Opens the database, making what is absent.
+/// Opens the database, and creates it if it is absent.
 fn open(path: &Path) -> rusqlite::Result<Connection> {
     let db = sqlite::connect(path)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
@@ -141,14 +141,14 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
     db.pragma_update(None, "cache_size", -32_768)?;
     db.set_prepared_statement_cache_capacity(16);
     db.execute_batch(SCHEMA)?;
-    // Made by an earlier version.
+    // The table was created by an earlier version.
     if db.prepare("SELECT updated FROM location LIMIT 0").is_err() {
         db.execute_batch("ALTER TABLE location ADD COLUMN updated INTEGER NOT NULL DEFAULT 0")?;
     }
     Ok(db)
 }
 
-/// Bytes as SQLite has them: text where they are UTF-8 (so that they can be read), else a blob.
+/// Bytes as SQLite stores them: as text if they are UTF-8, so that people can read them, else as a blob.
 struct Bytes<'a>(&'a [u8]);
 
 impl ToSql for Bytes<'_> {
@@ -171,7 +171,7 @@ fn join_aor(user: &[u8], domain: &[u8]) -> Box<[u8]> {
     aor.into_boxed_slice()
 }
 
-/// Statements that write, prepared for one transaction.
+/// Prepared statements that write in one transaction.
 #[derive(Debug)]
 struct Writer<'db> {
     find: Statement<'db>,
@@ -196,12 +196,12 @@ impl<'db> Writer<'db> {
         })
     }
 
-    /// Writes the record unless the table knows a newer one; whether it was written.
+    /// Writes the record unless the table has a newer one. Returns whether it was written.
     fn write(&mut self, write: &Write<'_>) -> rusqlite::Result<bool> {
         let (user, domain) = split_aor(write.aor);
         let (user, domain) = (Bytes(user), Bytes(domain));
         let bindings = i64::try_from(write.record.bindings.len()).unwrap_or(i64::MAX);
-        // Not the number of rows: those of bindings that had ended may be missing.
+        // Not the number of rows, because rows of expired bindings may be missing.
         let (rows, newest): (Option<i64>, Option<i64>) = self
             .find
             .query_row(params![domain, user], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -251,7 +251,7 @@ impl<'db> Writer<'db> {
     }
 }
 
-/// Deletes deletions noted before `before` (Unix seconds).
+/// Deletes the notes of deletions before `before` (Unix seconds).
 fn purge_deletions(db: &Connection, before: u64) -> rusqlite::Result<usize> {
     db.execute(
         "DELETE FROM location_deleted WHERE at < ?",
@@ -262,16 +262,16 @@ fn purge_deletions(db: &Connection, before: u64) -> rusqlite::Result<usize> {
 /// The key of a row: domain, user, slot.
 pub(crate) type Key = (Value, Value, i64);
 
-/// One step of a walk through the table: deletes, of the `rows` after `after`, those of bindings
-/// that ended before `expired_before` (Unix seconds). Returns how many went, and where the next
-/// step goes on; `None`: the walk has come to its end.
+/// Does one step of a walk through the table: of the `rows` rows after `after`, deletes those of bindings
+/// that expired before `expired_before` (Unix seconds). Returns their number, and where the next step
+/// continues (`None` at the end).
 fn purge_step(
     db: &Connection,
     after: Option<&Key>,
     expired_before: u64,
     rows: u32,
 ) -> rusqlite::Result<(u64, Option<Key>)> {
-    // Every domain is a text or a blob: more than a number.
+    // Every domain is a text or a blob, which sort after a number.
     let first: Key = (Value::Integer(0), Value::Integer(0), 0);
     let (domain, user, slot) = after.unwrap_or(&first);
     let mut select = db.prepare_cached(
@@ -304,13 +304,13 @@ fn purge_step(
 /// Domain and user: the key of an address-of-record.
 type AorKey = (Value, Value);
 
-/// A part of the table, as [`Range`] has it.
+/// The bounds of a part of the table, as in [`Range`].
 type Bounds<'a> = (Option<&'a AorKey>, Option<&'a AorKey>);
 
-/// Splits the table into `parts` of about as many rows each: the keys at which the second and
-/// later begin. Fewer where there is too little to split.
+/// Splits the table into `parts` parts with about as many rows each. Returns the keys at which the second and
+/// later parts begin. A small table has fewer parts.
 fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<AorKey>> {
-    /// Fewer pages are read as fast by one.
+    /// Least number of pages: fewer are read as fast by one thread.
     const MIN_PAGES: i64 = 1_000;
     let pages: i64 = db.query_row("PRAGMA page_count", [], |row| row.get(0))?;
     if parts < 2 || pages < MIN_PAGES {
@@ -337,7 +337,7 @@ fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<AorKey>> {
     Ok(keys)
 }
 
-/// Deletions noted lately: address-of-record and version.
+/// Calls `each` with the recent deletions: address-of-record, version, Unix second.
 fn deletions(db: &Connection, each: &mut dyn FnMut(Box<[u8]>, u64, u64)) -> rusqlite::Result<()> {
     let mut select = db.prepare("SELECT username, domain, version, at FROM location_deleted ORDER BY at")?;
     let mut rows = select.query([])?;
@@ -359,8 +359,8 @@ fn bytes<'row>(row: &'row Row<'_>, column: usize) -> rusqlite::Result<&'row [u8]
     })
 }
 
-/// Hands over every address-of-record with at least one usable binding of a part of the table, in
-/// the table's order. `wanted(aor, version)` is asked before the bindings are built.
+/// Passes on every address-of-record with at least one usable binding of a part of the table, in the table's
+/// order. `wanted(aor, version)` is called before the bindings are built.
 fn scan(
     db: &Connection,
     (from, to): Bounds<'_>,
@@ -423,7 +423,7 @@ fn scan(
     Ok(found)
 }
 
-/// The address-of-record that is being read, row by row.
+/// The address-of-record whose rows are being read.
 #[derive(Default)]
 struct Open {
     aor: Vec<u8>,
@@ -451,7 +451,7 @@ fn read_binding(row: &Row<'_>, mapper: &mut Mapper<'_>) -> rusqlite::Result<Opti
     let version = row.get::<_, i64>(2)?.cast_unsigned();
     Ok(Some(Binding {
         contact: bytes(row, 3)?.into(),
-        // Connections do not survive their process.
+        // Connections do not outlive their process.
         received: Flow {
             transport,
             listener,
@@ -471,7 +471,7 @@ fn read_binding(row: &Row<'_>, mapper: &mut Mapper<'_>) -> rusqlite::Result<Opti
     }))
 }
 
-/// Thousandths, out of 0 to 1000.
+/// Thousandths of `q`, limited to 0 to 1000.
 fn q_milli(q: f64) -> u16 {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,7 +1,6 @@
-//! The databases: what a look-up and what a command does in each.
+//! The databases, each with its operations for look-ups and for commands.
 //!
-//! [`Database`] and [`Session`] are the look-up's side, driven by the pipeline; [`Client`] is the
-//! commands' side.
+//! [`Database`] and [`Session`] serve look-ups, driven by the pipeline. [`Client`] serves commands.
 
 pub(super) mod mysql;
 pub(super) mod postgres;
@@ -21,16 +20,16 @@ use super::secrets::Row;
 use super::sql::Shape;
 use super::{SubscriberError, options};
 
-/// Why a database did not do what it was asked.
+/// Why a database operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DbError {
     /// There is no such table.
     #[error("there is no table \"{table}\"; `trapezoid user add` makes it")]
     NoTable {
-        /// Its name.
+        /// The table's name.
         table: String,
     },
-    /// The table exists, but differs.
+    /// The table exists, but lacks a column.
     #[error("table \"{table}\" has no column \"{column}\"; name it in [subscribers] columns, or add it")]
     NoColumn {
         /// The table.
@@ -38,16 +37,16 @@ pub(super) enum DbError {
         /// The column.
         column: String,
     },
-    /// The connection ended or could not be had: another may do.
+    /// The connection ended or could not be opened: another may work.
     #[error("{0}")]
     Lost(Box<dyn Error + Send + Sync>),
-    /// A batch was not answered in time.
+    /// A batch got no response in time.
     #[error("no answer within the deadline")]
     Silent,
-    /// It cannot be asked this, or what it answered is none: because of one question or row.
+    /// The query or its result is unusable because of one question or row.
     #[error("{0}")]
     Unfit(Box<dyn Error + Send + Sync>),
-    /// It refused.
+    /// The database refused.
     #[error("{0}")]
     Refused(Box<dyn Error + Send + Sync>),
 }
@@ -62,28 +61,28 @@ impl DbError {
     }
 }
 
-/// A user and a domain: what a row is found by.
+/// User and domain, by which a row is found.
 pub(super) type RowKey<'a> = (&'a str, &'a str);
 
-/// A database that can be connected to.
+/// A database to which connections can be opened.
 pub(super) trait Database: Send + 'static {
     type Session: Session;
 
-    /// How often [`Session::mark`] is looked at.
+    /// Interval between calls of [`Session::mark`].
     const WATCH_EVERY: Duration;
 
-    /// Batches that one connection carries at a time.
+    /// Batches that one connection carries at the same time.
     const DEPTH: usize;
 
-    /// A connection that is ready for batches of up to `max_batch`, its table looked at. Each [`step`]
-    /// on the way has its time.
+    /// Opens a connection for batches of up to `max_batch`, and checks its table. Each [`step`] on the way
+    /// has its own time-out.
     fn connect(&self, max_batch: usize) -> impl Future<Output = Result<Self::Session, DbError>>;
 }
 
-/// A connection.
+/// A connection for look-ups.
 pub(super) trait Session {
-    /// Calls `each` with the rows of these keys, in any order. Rows of others may be among them,
-    /// for databases have their own ideas of equal names.
+    /// Calls `each` with the rows of these keys, in any order. Other rows may be among them, because
+    /// databases differ in which names they consider equal.
     fn fetch(
         &self,
         keys: &[RowKey<'_>],
@@ -97,10 +96,10 @@ pub(super) trait Session {
 
 /// A connection for commands. Blocks.
 pub(super) trait Client {
-    /// The columns of a table; none where there is no such table.
+    /// The columns of a table; empty if there is no such table.
     fn shape(&mut self, table: &str) -> Result<Shape, DbError>;
 
-    /// Runs a statement; rows that it changed.
+    /// Runs a statement. Returns the number of changed rows.
     fn execute(&mut self, sql: &str, parameters: &[&str]) -> Result<u64, DbError>;
 
     /// Runs a query with `columns` columns of text.
@@ -113,7 +112,7 @@ pub(super) trait Client {
     ) -> Result<(), DbError>;
 }
 
-/// Connects for commands.
+/// Opens a connection for commands.
 pub(super) fn client(options: &TableOptions) -> Result<Box<dyn Client>, SubscriberError> {
     let of = SubscriberError::database(&options.source);
     match &options.source {
@@ -128,11 +127,10 @@ pub(super) fn client(options: &TableOptions) -> Result<Box<dyn Client>, Subscrib
     }
 }
 
-/// Longest wait for each of the answers that a connection needs before it is of use. A database
-/// that is far away takes many of them.
+/// Longest wait for each response that opening a connection needs. A distant database takes many round trips.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One step of making a connection.
+/// Runs one step of opening a connection, with its time-out.
 pub(super) async fn step<T, E>(step: impl Future<Output = Result<T, E>>) -> Result<T, DbError>
 where
     DbError: From<E>,
@@ -148,8 +146,8 @@ pub(super) fn small_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// What it costs to make, for a while: reading the system's authorities for each of many connections
-/// would keep the others waiting.
+/// A value that is costly to make, kept for a while. Reading the system's authorities for each of many
+/// connections would delay the others.
 #[derive(Debug)]
 pub(super) struct Kept<T>(parking_lot::Mutex<Option<(Instant, T)>>);
 
@@ -160,7 +158,7 @@ impl<T: Clone> Kept<T> {
         Self(parking_lot::Mutex::new(None))
     }
 
-    /// What is kept, or what `make` gives, if that is not an error.
+    /// The kept value, or the result of `make`, which is kept unless it is an error.
     pub(super) fn get<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let mut kept = self.0.lock();
         if let Some((_, value)) = kept.as_ref().filter(|(at, _)| at.elapsed() < Self::FOR) {
@@ -172,8 +170,8 @@ impl<T: Clone> Kept<T> {
     }
 }
 
-/// The authorities that a database's certificate may be of: those of the file, or those of the
-/// system's that can be read.
+/// The authorities that may issue a database's certificate: those of the file, or the readable ones of the
+/// system.
 pub(super) fn authorities(ca: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, DbError> {
     let Some(path) = ca else {
         let mut found = rustls_native_certs::load_native_certs().certs;

@@ -12,10 +12,10 @@ use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Collation, Dialect, Shape};
 
-/// Errors by which a server says that it goes down, or that the connection was killed.
+/// Error codes of a server that shuts down, or of a killed connection.
 const GOING: [u16; 3] = [1053, 1317, 1927];
 
-/// Errors of one name in a batch: no text of the column's character set.
+/// Error codes for one name in a batch: text outside of the column's character set.
 const UNFIT: [u16; 5] = [1267, 1271, 1300, 1366, 3988];
 
 impl From<Error> for DbError {
@@ -56,7 +56,7 @@ fn opts(server: &Server) -> Result<Opts, DbError> {
         .ip_or_hostname(server.host.clone())
         .tcp_port(server.port)
         .socket(socket)
-        // Never another way than the one that was named.
+        // Only the configured way is used.
         .prefer_socket(server.socket.is_some())
         .user(Some(server.user.clone()))
         .pass(Some(server.password.to_string()))
@@ -64,12 +64,12 @@ fn opts(server: &Server) -> Result<Opts, DbError> {
         .ssl_opts(tls)
         .tcp_nodelay(true)
         .tcp_keepalive(Some(Duration::from_secs(30)))
-        // Every statement is kept by its owner.
+        // Room for all statements, each kept by its owner.
         .stmt_cache_size(Some(64))
         .into())
 }
 
-/// When a table was changed last, and the time if that was just now.
+/// Query for the time of the table's last change, and the present time if the change was just now.
 const MARK: &str = "SELECT CAST(update_time AS CHAR), IF(update_time >= NOW() - INTERVAL 2 SECOND, \
                     CAST(NOW(6) AS CHAR), '') FROM information_schema.tables \
                     WHERE table_schema = DATABASE() AND table_name = ?";
@@ -96,7 +96,7 @@ async fn shape(conn: &mut Conn, table: &str) -> Result<Shape, DbError> {
     Ok(shape)
 }
 
-/// A server with the table.
+/// A MySQL server with the table, for look-ups.
 #[derive(Debug)]
 pub(in crate::subscribers) struct MySql {
     server: Server,
@@ -118,20 +118,20 @@ impl Database for MySql {
     type Session = MySqlSession;
 
     const WATCH_EVERY: Duration = Duration::from_secs(1);
-    /// The protocol has no pipelining that its servers promise.
+    /// 1, because servers do not promise pipelining in this protocol.
     const DEPTH: usize = 1;
 
     async fn connect(&self, max_batch: usize) -> Result<MySqlSession, DbError> {
         let opts = self.opts.get(|| opts(&self.server))?;
         let mut conn = step(Conn::new(opts)).await?;
-        // Otherwise MySQL since 8 reports changes a day late; MariaDB knows no such variable.
+        // Without this, MySQL since 8 reports changes a day late. MariaDB has no such variable.
         match step(conn.query_drop("SET SESSION information_schema_stats_expiry = 0")).await {
             Ok(()) | Err(DbError::Refused(_)) => {}
             Err(error) => return Err(error),
         }
         let shape = step(shape(&mut conn, &self.table.table)).await?;
         let fields = shape.fields(&self.table)?;
-        // All of them now, so that no batch waits for its statement later.
+        // All statements are prepared now, so that no batch waits for one later.
         let mut statements = Vec::new();
         let mut size = 1;
         loop {
@@ -142,7 +142,7 @@ impl Database for MySql {
             }
             size *= 2;
         }
-        // The client keeps it.
+        // The client keeps the prepared statement.
         step(conn.prep(MARK)).await?;
         Ok(MySqlSession {
             conn: Mutex::new(conn),
@@ -153,11 +153,11 @@ impl Database for MySql {
     }
 }
 
-/// A connection with its statements.
+/// A connection with its prepared statements.
 #[derive(Debug)]
 pub(in crate::subscribers) struct MySqlSession {
     conn: Mutex<Conn>,
-    /// By size, ascending.
+    /// Statements by size, ascending.
     statements: Vec<(usize, Statement)>,
     fields: Vec<Field>,
     table: String,
@@ -212,8 +212,8 @@ impl Session for MySqlSession {
         Ok(())
     }
 
-    /// The time of the table's last change. The server gives it in seconds: while that second is not well
-    /// past, every look counts as a change.
+    /// The time of the table's last change. The server gives it in seconds. Until that second is well past,
+    /// every call reports a change.
     async fn mark(&self) -> Result<Option<String>, DbError> {
         let found: Option<(Option<String>, Option<String>)> = self
             .conn
@@ -224,14 +224,14 @@ impl Session for MySqlSession {
         let (changed, recent) = found.ok_or_else(|| DbError::NoTable {
             table: self.table.clone(),
         })?;
-        // Unknown when the table has not changed since the server was started.
+        // The time is unknown if the table has not changed since the server was started.
         Ok(changed
             .zip(recent)
             .map(|(changed, recent)| format!("{changed}/{recent}")))
     }
 }
 
-/// A server, for commands.
+/// A MySQL server, for commands.
 #[derive(Debug)]
 pub(in crate::subscribers) struct MySqlClient {
     conn: Conn,

@@ -22,7 +22,7 @@ use crate::subscribers::sql::{self, Dialect, Shape};
 
 impl From<Error> for DbError {
     fn from(error: Error) -> Self {
-        // The reason is in the source, the text alone says "db error".
+        // The reason is in the source; the error's own text says only "db error".
         let text = match (error.as_db_error(), std::error::Error::source(&error)) {
             (Some(refusal), _) => format!(
                 "{} {}: {}",
@@ -34,9 +34,9 @@ impl From<Error> for DbError {
             (None, None) => error.to_string(),
         };
         match error.code().map(|code| code.code().get(..2).unwrap_or_default()) {
-            // Data exception: a name that the database's encoding does not have.
+            // Data exception: a name that the database's encoding cannot represent.
             Some("22") => Self::Unfit(text.into()),
-            // An operator ended the connection, or the server goes down.
+            // An operator ended the connection, or the server shuts down.
             Some("57") => Self::lost(text),
             Some(_) => Self::refused(text),
             None => Self::lost(text),
@@ -44,7 +44,7 @@ impl From<Error> for DbError {
     }
 }
 
-/// For `tls=unverified`: the connection is encrypted, with whomever.
+/// Accepts any certificate, for `tls=unverified`: the connection is encrypted, with any server.
 #[derive(Debug)]
 struct AnyServer(Arc<CryptoProvider>);
 
@@ -103,7 +103,7 @@ fn tls(server: &Server) -> Result<Option<MakeRustlsConnect>, DbError> {
     Ok(Some(MakeRustlsConnect::new(config)))
 }
 
-/// The connection, and the task that moves its bytes.
+/// Opens a connection, with the task that moves its bytes.
 async fn connect(
     server: &Server,
     tls: Option<MakeRustlsConnect>,
@@ -152,12 +152,12 @@ async fn shape(client: &tokio_postgres::Client, table: &str) -> Result<Shape, Db
     Ok(shape)
 }
 
-/// Whether the table is gone, and what differs when it has changed.
+/// Query for whether the table is absent, and for a text that differs after any change.
 const MARK: &str = "SELECT to_regclass($1) IS NULL, \
                     (SELECT relid::text || ':' || (n_tup_ins + n_tup_upd + n_tup_del)::text \
                     FROM pg_stat_user_tables WHERE relid = to_regclass($1))";
 
-/// A server with the table.
+/// A PostgreSQL server with the table, for look-ups.
 pub(in crate::subscribers) struct Postgres {
     server: Server,
     table: TableOptions,
@@ -184,7 +184,7 @@ impl Database for Postgres {
         let tls = self.tls.get(|| tls(&self.server))?;
         let (client, io) = connect(&self.server, tls).await?;
         let session = Ending { client, io };
-        // Every batch is a few rows by the index, whatever the statistics say.
+        // Every batch reads a few rows by the index, whatever the statistics say.
         step(session.client.batch_execute(
             "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
              SET plan_cache_mode = force_generic_plan; SET default_transaction_read_only = on",
@@ -206,7 +206,7 @@ impl Database for Postgres {
     }
 }
 
-/// Ends the connection when dropped, also when the server does not answer.
+/// A client whose connection ends when it is dropped, even if the server does not respond.
 #[derive(Debug)]
 struct Ending {
     client: tokio_postgres::Client,
@@ -219,7 +219,7 @@ impl Drop for Ending {
     }
 }
 
-/// A column as it is stored: what is no text of the database's encoding harms its own row only.
+/// The stored bytes of a column. Bytes that are invalid in the database's encoding harm their own row only.
 struct Raw<'a>(&'a [u8]);
 
 impl<'a> FromSql<'a> for Raw<'a> {
@@ -232,7 +232,7 @@ impl<'a> FromSql<'a> for Raw<'a> {
     }
 }
 
-/// A connection with its statement.
+/// A connection with its prepared statement.
 #[derive(Debug)]
 pub(in crate::subscribers) struct PostgresSession {
     session: Ending,
@@ -244,7 +244,7 @@ pub(in crate::subscribers) struct PostgresSession {
 
 impl Session for PostgresSession {
     async fn fetch(&self, keys: &[RowKey<'_>], each: &mut dyn FnMut(Row<'_>)) -> Result<(), DbError> {
-        // Text has no NUL here, so no row has such a name.
+        // Text cannot contain NUL here, so no row has such a name.
         let (users, domains): (Vec<&str>, Vec<&str>) = keys
             .iter()
             .copied()
@@ -270,8 +270,8 @@ impl Session for PostgresSession {
         Ok(())
     }
 
-    /// The server's count of changed rows, which a session reports when it ends or has been idle
-    /// for some seconds.
+    /// The server's count of changed rows. A session reports its changes to the server when it ends, or has
+    /// been idle for some seconds.
     async fn mark(&self) -> Result<Option<String>, DbError> {
         let row = self.session.client.query_one(&self.mark, &[&self.table]).await?;
         if row.try_get(0)? {
@@ -283,7 +283,7 @@ impl Session for PostgresSession {
     }
 }
 
-/// A server, for commands.
+/// A PostgreSQL server, for commands.
 #[derive(Debug)]
 pub(in crate::subscribers) struct PostgresClient {
     session: Ending,

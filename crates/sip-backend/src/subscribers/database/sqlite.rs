@@ -1,5 +1,5 @@
-//! SQLite: a file of this machine, so nothing is to be gained by asking for several rows at once;
-//! one read transaction for a batch is.
+//! SQLite: a file of this machine. Querying several rows at once gains nothing; one read transaction for a
+//! batch does.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,7 +23,7 @@ impl From<rusqlite::Error> for DbError {
     }
 }
 
-/// Makes the file where it is absent, and its directory.
+/// Creates the file and its directory if they are absent.
 pub(in crate::subscribers) fn make_file(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
@@ -48,12 +48,13 @@ fn text(value: ValueRef<'_>) -> &[u8] {
     }
 }
 
-/// A file with the table.
+/// An SQLite file with the table, for look-ups.
 #[derive(Debug)]
 pub(in crate::subscribers) struct Sqlite {
     path: PathBuf,
     table: TableOptions,
-    /// Tells connections apart: what one counts says nothing about another.
+    /// Number of the next connection. It is part of the mark, since the counts of two connections are not
+    /// comparable.
     connections: AtomicU64,
 }
 
@@ -90,7 +91,7 @@ impl Database for Sqlite {
     }
 }
 
-/// Device and inode: a file that was replaced keeps its name.
+/// Device and inode of the file: a file that was replaced keeps its name.
 fn file_of(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
@@ -138,7 +139,7 @@ impl Session for SqliteSession {
     }
 }
 
-/// The file, for commands.
+/// An SQLite file, for commands.
 #[derive(Debug)]
 pub(in crate::subscribers) struct SqliteClient {
     db: Connection,
@@ -147,9 +148,10 @@ pub(in crate::subscribers) struct SqliteClient {
 impl SqliteClient {
     pub(in crate::subscribers) fn open(path: &Path) -> Result<Self, DbError> {
         let db = sqlite::connect(path)?;
-        // What a changed or deleted row held is overwritten, not only unlinked.
+        // The content of a changed or deleted row is overwritten, not only unlinked.
         db.pragma_update(None, "secure_delete", true)?;
-        // Readers go on while a command writes. A file that others made stays as they made it.
+        // Readers continue while a command writes. A file with tables of other programs keeps its journal
+        // mode.
         let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
         if tables == 0 {
             db.pragma_update(None, "journal_mode", "WAL")?;

@@ -1,9 +1,9 @@
-//! Which questions go to the database, when, and together with which: a value without threads,
+//! The rules of which questions go to the database, when, and with which others. A value without threads,
 //! sockets or clock.
 //!
-//! A question for a subscriber that is asked about already joins that *flight*; else a new flight
-//! waits in the queue until [`Batcher::take`] gives it to a connection, and ends by
-//! [`Batcher::settle`], or by [`Batcher::expire`] when its time is over.
+//! A question joins the *flight* of its subject, if there is one. Otherwise a new flight waits in the
+//! queue until [`Batcher::take`] gives it to a connection. A flight ends by [`Batcher::settle`], or by
+//! [`Batcher::expire`] when its time is over.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,48 +16,49 @@ use sip_core::id::QueryId;
 use super::breaker::{Breaker, Failure, State};
 use crate::subscribers::CredentialQuery;
 
-/// A question that was under way on so many connections when they ended is given up: it may be what ended
-/// them. Connections that were made before the first of these ended count only once, with it. They may all
-/// have ended together, and the end of an idle connection is not noticed.
+/// Connections that may end with a question under way before the question is given up: the question may have
+/// ended them. Connections that were made before the first of these ended count only once, with it. They may
+/// all have ended together, and the end of an idle connection is not noticed.
 const MAX_LOST: u8 = 3;
 
-/// When a batch goes out.
+/// When a batch is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Each question by itself: what a server with one process for each connection does.
+    /// Each question is sent by itself, as a server with one process for each connection does.
     Single,
-    /// Once `max_batch` questions wait, or the oldest has waited `max_wait`.
+    /// A batch is sent once `max_batch` questions wait, or the oldest has waited `max_wait`.
     Fixed,
-    /// At once while a connection is idle and no batch has just gone; else the queue gathers, until
-    /// one is idle and the last batch so far away that all connections are in use in turn. A
-    /// connection that carries several batches at a time takes one more once `max_batch` wait or
-    /// the oldest has waited `max_wait`.
+    /// A batch is sent at once if a connection is idle and no batch was sent just before. Otherwise the queue
+    /// grows until a connection is idle and the last batch is far enough away for all connections to be used
+    /// in turn. A connection that carries several batches at a time takes another one once `max_batch`
+    /// questions wait or the oldest has waited `max_wait`.
     Adaptive,
 }
 
-/// Below this, batches are not kept apart: timers are no finer.
+/// Shortest gap between batches that is kept: timers are no finer.
 const LEAST_GAP: Duration = Duration::from_millis(1);
 
-/// An answer is waited for at least so long, however short the deadline of questions is: a connection
-/// costs more than that.
+/// Least wait for a result, however short the deadline of questions is: a new connection costs more than
+/// that.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A connection that has not answered for this part of the deadline may be dead, and the others are not: what it
-/// carries is asked once more, on another.
+/// Divisor of the deadline that gives the patience with a connection. One that has been silent for so long
+/// may be dead while the others are not, so its questions are sent once more, on another.
 const PATIENCE: u32 = 2;
 
-/// The same in rounds: a database that is slow as a whole would only become slower by it.
+/// Least patience in rounds: a database that is slow as a whole would only become slower by repeated
+/// questions.
 const PATIENCE_ROUNDS: u32 = 4;
 
-/// The rules of the queue.
+/// Settings of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) mode: Mode,
     pub(super) max_batch: usize,
     pub(super) max_wait: Duration,
-    /// How long a question may take in all.
+    /// Longest time for a question in all.
     pub(super) deadline: Duration,
-    /// Questions that may be open; one more is refused.
+    /// Most open questions; a further one is refused.
     pub(super) questions: usize,
 }
 
@@ -69,12 +70,12 @@ pub(super) struct Waiter {
     pub(super) asked: Instant,
 }
 
-/// The subscriber and realm that secrets are wanted for.
+/// The subscriber and realm of the wanted secrets.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subject {
-    /// As in the credentials: with `@` and a domain, or without.
+    /// The name as in the credentials, with or without `@` and a domain.
     pub(super) username: Box<[u8]>,
-    /// How much of that is the user's name.
+    /// Length of the user's name in `username`.
     pub(super) user_len: usize,
     pub(super) domain: Box<[u8]>,
     pub(super) realm: Box<[u8]>,
@@ -95,7 +96,7 @@ impl Subject {
     }
 }
 
-/// Names a flight; outlived ones name nothing.
+/// Number of a flight. The number of an ended flight names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlightId {
     slot: u32,
@@ -109,26 +110,26 @@ struct Flight {
     waiters: Vec<Waiter>,
     asked: Instant,
     deadline: Instant,
-    /// In the queue.
+    /// Whether the flight is in the queue.
     queued: bool,
-    /// Batches under way that it is in.
+    /// Number of batches under way that carry the flight.
     carried: u8,
-    /// When it was sent last.
+    /// When the flight was last sent.
     sent: Option<Instant>,
-    /// It was asked once more while the first connection was silent.
+    /// Whether the flight was sent once more because its first connection was silent.
     asked_again: bool,
-    /// Times that it was under way when a connection ended; the last that counted.
+    /// Number of counted ends of connections with the flight under way; the time of the last one follows.
     lost: u8,
     lost_at: Option<Instant>,
-    /// The database refused it together with others: it goes by itself.
+    /// Whether the flight is sent by itself, because the database refused it together with others.
     alone: bool,
-    /// The changes of the table before it was sent, by the earliest batch under way that it is in.
+    /// Value of `Batcher::epoch` when the earliest batch under way with this flight was sent.
     epoch: u64,
 }
 
 impl Flight {
-    /// Whether each result that the flight may get is read after change `epoch`, so that a question
-    /// may join it. A flight that is asked again may get the result of its first connection.
+    /// Whether every possible result of the flight is read after change `epoch`, so that a question may join
+    /// the flight. A flight that is sent again may get the result of its first connection.
     const fn is_as_new_as(&self, epoch: u64) -> bool {
         (self.queued && self.carried == 0) || self.epoch == epoch
     }
@@ -140,55 +141,55 @@ struct Slot {
     flight: Option<Flight>,
 }
 
-/// A flight that has come to its end.
+/// A flight that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) subject: Arc<Subject>,
     pub(super) waiters: Vec<Waiter>,
 }
 
-/// Flights that travel together.
+/// Flights that are sent together.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) flights: Vec<(FlightId, Arc<Subject>)>,
-    /// When the first of them was asked for.
+    /// When the first question of the batch was asked.
     pub(super) oldest: Instant,
-    /// When they left the queue.
+    /// When the flights left the queue.
     pub(super) sent: Instant,
-    /// When an answer that has not come comes no more: counted from the sending, so that a long
-    /// queue is not taken for a silent database.
+    /// When the wait for the result ends. Counted from the sending, so that a long queue is not taken for a
+    /// silent database.
     pub(super) deadline: Instant,
-    /// How many of them another connection carries, too.
+    /// Number of flights that another connection carries, too.
     pub(super) again: usize,
-    /// Taken from the queue too late to be answered in time.
+    /// Flights taken from the queue too late for a result in time.
     pub(super) too_late: Vec<Ended>,
 }
 
-/// How a question was taken.
+/// How a question was accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It waits; `wake`: a connection should look.
+    /// The question waits. If `wake`, a connection must look at the queue.
     Queued { wake: bool },
-    /// A question of the same subject is under way: it joined that.
+    /// The question joined the flight of its subject.
     Joined,
 }
 
-/// Why a question was not taken.
+/// Why a question was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Too many wait.
+    /// Too many questions are open.
     Full,
     /// The database is given up for now.
     Broken,
-    /// The store has ended.
+    /// The store is shut down.
     Closed,
 }
 
-/// What a connection is to do.
+/// The next task of a connection.
 #[derive(Debug)]
 pub(super) enum Take {
     Batch(Batch),
-    /// Nothing yet; at the time given, look again.
+    /// Nothing yet. Look again at the given time.
     Wait(Option<Instant>),
     /// Nothing any more.
     Closed,
@@ -203,15 +204,15 @@ pub(super) struct Batcher {
     index: HashTable<u32>,
     keys: RandomState,
     queue: VecDeque<FlightId>,
-    /// Of those in `queue`, how many live.
+    /// Number of live flights in `queue`.
     queued: usize,
-    /// All flights, oldest first; ended ones too, until their time has come.
+    /// All flights, oldest first. Ended ones stay until their deadline.
     by_age: VecDeque<(Instant, FlightId)>,
-    /// Flights in the order in which they were sent; others too, until their time has come.
+    /// Flights in the order of sending. Entries of ended or resent flights stay until they reach the front.
     by_sending: VecDeque<(Instant, FlightId)>,
-    /// When the last flight was sent that was asked again: of each batch sent before, the same is true.
+    /// Sending time of the last flight that was sent again. Every batch sent before it was sent again too.
     asked_again_up_to: Option<Instant>,
-    /// When the newest batch was sent that was answered.
+    /// Sending time of the newest batch with a response.
     answered_up_to: Option<Instant>,
     questions: usize,
     sessions: usize,
@@ -219,11 +220,11 @@ pub(super) struct Batcher {
     probing: bool,
     closed: bool,
     last_sent: Option<Instant>,
-    /// How long a batch takes, smoothed.
+    /// Duration of a batch, smoothed.
     round: Duration,
-    /// A connection looks again at this time.
+    /// When a connection looks at the queue again.
     clock: Option<Instant>,
-    /// Counts changes of the table.
+    /// Number of changes of the table.
     epoch: u64,
 }
 
@@ -253,7 +254,7 @@ impl Batcher {
         }
     }
 
-    /// A question. Refused ones leave no trace.
+    /// Accepts a question. A refused one leaves no trace.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -308,14 +309,15 @@ impl Batcher {
         });
         self.queue.push_back(id);
         self.queued += 1;
-        // Of one deadline they come in order; a shorter one waits for those before it.
+        // With one deadline the entries are in order. After a change, a shorter one waits for those before
+        // it.
         self.by_age.push_back((deadline, id));
         Ok(Asked::Queued {
             wake: self.queued >= self.rules.max_batch || self.clock.is_none_or(|at| at < now),
         })
     }
 
-    /// What a connection does next; `busy`: it has a batch under way.
+    /// The next task of a connection; `busy` if it has a batch under way.
     pub(super) fn take(&mut self, now: Instant, busy: bool) -> Take {
         let held_back = match self.breaker.state() {
             State::Closed => false,
@@ -343,22 +345,22 @@ impl Batcher {
         self.clock = None;
         self.last_sent = Some(now);
         let batch = self.next_batch(now, oldest);
-        // What came too late probes nothing.
+        // A batch of late flights only is no probe.
         self.probing = self.breaker.state() == State::HalfOpen && !batch.flights.is_empty();
         Take::Batch(batch)
     }
 
-    /// When the next batch goes, for the connections to be in use in turn. Were each sent as soon as
-    /// one is idle, a burst would send them all with a question or two each, and they would come
-    /// back together and go together from then on, while others wait a whole round trip.
+    /// When the next batch is sent, so that the connections are used in turn. If each batch went as soon as a
+    /// connection is idle, a burst would use all connections with a question or two each. They would finish
+    /// together and start together from then on, while other questions wait a whole round trip.
     fn next_turn(&self) -> Option<Instant> {
         let connections = u32::try_from(self.sessions).unwrap_or(u32::MAX);
         let gap = self.round.checked_div(connections)?;
         (connections > 1 && gap >= LEAST_GAP).then_some(self.last_sent? + gap)
     }
 
-    /// Takes a batch from the front of the queue, which holds a live flight. It may turn out empty,
-    /// with all of them too late.
+    /// Takes a batch from the front of the queue, which holds a live flight. The batch may be empty, if all
+    /// flights are too late.
     fn next_batch(&mut self, now: Instant, oldest: Instant) -> Batch {
         let size = match self.rules.mode {
             Mode::Single => 1,
@@ -372,7 +374,7 @@ impl Batcher {
             again: 0,
             too_late: Vec::new(),
         };
-        // Some rounds are longer than others.
+        // A margin, because some rounds are longer than others.
         let (round, epoch) = (self.round + self.round / 4, self.epoch);
         while batch.flights.len() < size
             && let Some(id) = self.queue.front().copied()
@@ -384,14 +386,14 @@ impl Batcher {
             if flight.alone && !batch.flights.is_empty() {
                 break;
             }
-            // A flight that has waited most of its time goes only if its result can come in time: under
-            // overload, a look-up must be of use to a waiter. A new flight always goes, or else it would
-            // never be seen that the database has become faster.
+            // A flight that has waited most of its time is sent only if its result can come in time: under
+            // overload, a look-up must be of use to a waiter. A new flight is always sent; otherwise a
+            // database that has become faster would never be noticed.
             let left = flight.deadline.saturating_duration_since(now);
             let waited = now.saturating_duration_since(flight.asked);
             let is_late = left < round && waited > left;
             let alone = flight.alone;
-            // The connection that carries it may yet answer.
+            // The connection that carries the flight may still give a result.
             let is_carried = flight.carried > 0;
             if is_late && is_carried {
                 flight.queued = false;
@@ -418,7 +420,7 @@ impl Batcher {
         batch
     }
 
-    /// A flight has its answer, or will get none. `None`: its time was over before.
+    /// Ends a flight, with or without a result. `None` if it had already ended.
     pub(super) fn settle(&mut self, id: FlightId) -> Option<Ended> {
         self.live(id)?;
         let slot = self.slots.get_mut(id.slot as usize)?;
@@ -436,8 +438,8 @@ impl Batcher {
         })
     }
 
-    /// Puts the flights of a batch back to the front of the queue after its connection, made at `made`, has
-    /// ended. Those that were put back too often are given up: appended to `given_up`.
+    /// Returns the flights of a batch to the front of the queue after their connection, made at `made`, has
+    /// ended. Flights that were returned too often are given up, and appended to `given_up`.
     pub(super) fn put_back(&mut self, now: Instant, made: Instant, batch: &Batch, given_up: &mut Vec<Ended>) {
         self.probing = false;
         for (id, _) in batch.flights.iter().rev() {
@@ -459,8 +461,8 @@ impl Batcher {
         }
     }
 
-    /// Puts the flights of a batch that the database refused back to the front of the queue, each to
-    /// go by itself: one of them may be what it refused. One that went by itself is given up.
+    /// Returns the flights of a refused batch to the front of the queue, each to be sent by itself: one of
+    /// them may be the cause. A flight that was sent by itself is given up.
     pub(super) fn separate(&mut self, batch: &Batch, given_up: &mut Vec<Ended>) {
         self.probing = false;
         let alone = batch.flights.len() == 1;
@@ -480,7 +482,8 @@ impl Batcher {
         }
     }
 
-    /// The table has changed: flights under way may be of before, and no question joins them any more.
+    /// Notes a change of the table. Flights under way may have read the old content, so no question joins
+    /// them any more.
     pub(super) fn changed(&mut self) {
         self.epoch += 1;
     }
@@ -504,41 +507,43 @@ impl Batcher {
         }
     }
 
-    /// When [`Batcher::expire`] has something to do, should nothing be answered.
+    /// When [`Batcher::expire`] is due, if no result comes before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.by_age.front().map(|(deadline, _)| *deadline)
     }
 
-    /// How long a connection may be silent before what it carries is asked once more.
+    /// How long a connection may be silent before its flights are sent once more.
     pub(super) fn patience(&self) -> Duration {
         (self.rules.deadline / PATIENCE).max(self.round * PATIENCE_ROUNDS)
     }
 
-    /// Whether a connection is silent if its oldest batch under way was sent at `sent`. It reads the same
-    /// clock as [`Batcher::ask_again`], so that it does not take itself what is asked again because of it.
+    /// Whether a connection is silent if its oldest batch under way was sent at `sent`. The time is that of
+    /// [`Batcher::ask_again`], so that the connection does not itself take the flights that are sent again
+    /// because of it.
     pub(super) fn is_silent(&self, now: Instant, sent: Instant) -> bool {
-        // Patience may have grown since.
+        // The patience may have grown since the flights were sent again.
         self.was_asked_again(sent) || now.saturating_duration_since(sent) >= self.patience()
     }
 
-    /// Whether flights that were sent at `sent` were asked again.
+    /// Whether flights that were sent at `sent` were sent again.
     pub(super) fn was_asked_again(&self, sent: Instant) -> bool {
         self.asked_again_up_to.is_some_and(|last| sent <= last)
     }
 
-    /// Puts flights that were sent too long ago to the front of the queue, once each; how many. While no other
-    /// connection is up, or it is not certain that the database is, there is no use in that: they stay for later.
+    /// Puts flights that were sent too long ago to the front of the queue, once each. Returns their number.
+    /// If no other connection is up, or the database may be down, that would be useless: the flights stay for
+    /// later.
     pub(super) fn ask_again(&mut self, now: Instant) -> usize {
         let patience = self.patience();
         let is_of_use = self.sessions > 1 && self.breaker.state() == State::Closed;
         let mut again = Vec::new();
         while let Some((sent, id)) = self.by_sending.front().copied() {
             let flight = self.live_mut(id).filter(|flight| {
-                // One that was sent again since has a later entry.
+                // A flight that was sent again since has a later entry.
                 flight.sent == Some(sent) && !flight.queued && !flight.asked_again
             });
             if let Some(flight) = flight {
-                // Bounded meanwhile: a live flight expires.
+                // The list stays bounded, because a live flight expires.
                 if !is_of_use || now.saturating_duration_since(sent) < patience {
                     break;
                 }
@@ -556,20 +561,20 @@ impl Batcher {
         again.len()
     }
 
-    /// A batch that was sent at `sent` was answered, on time or late.
+    /// Notes the response to a batch that was sent at `sent`, on time or late.
     pub(super) fn answered(&mut self, sent: Instant) {
         self.answered_up_to = self.answered_up_to.max(Some(sent));
     }
 
-    /// A batch that was sent at `sent` was not answered in time. The database is at fault unless it has answered a
-    /// newer one: then the connection is.
+    /// Notes that a batch sent at `sent` got no response in time. If the database has responded to a newer
+    /// one, the connection is at fault; otherwise the database is.
     pub(super) fn unanswered(&mut self, now: Instant, sent: Instant, given_up: &mut Vec<Ended>) {
         if self.answered_up_to.is_none_or(|newest| newest <= sent) {
             self.failed(now, Failure::Batch, given_up);
         }
     }
 
-    /// A batch was answered, after `round`.
+    /// Notes the result of a batch after `round`.
     pub(super) fn succeeded(&mut self, round: Duration) {
         self.round = if self.round.is_zero() {
             round
@@ -579,13 +584,13 @@ impl Batcher {
         self.answers();
     }
 
-    /// The database answers.
+    /// Notes that the database responds.
     pub(super) fn answers(&mut self) {
         self.probing = false;
         self.breaker.succeeded();
     }
 
-    /// The database failed; gives up what waits if it is given up by that.
+    /// Notes a failure of the database. If the database is now given up, so are all queued flights.
     pub(super) fn failed(&mut self, now: Instant, failure: Failure, given_up: &mut Vec<Ended>) {
         if matches!(failure, Failure::Connect { .. }) && self.sessions > 0 {
             return;
@@ -598,37 +603,37 @@ impl Batcher {
         }
     }
 
-    /// A connection came up or ended.
+    /// Sets the number of connections that are up.
     pub(super) fn set_sessions(&mut self, sessions: usize) {
         self.sessions = sessions;
     }
 
-    /// How long questions may take from now on.
+    /// Sets the longest time for questions from now on.
     pub(super) fn set_deadline(&mut self, deadline: Duration) {
         self.rules.deadline = deadline;
     }
 
-    /// No question is taken from now on.
+    /// Refuses all further questions.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Flights that wait for a connection.
+    /// Number of flights that wait for a connection.
     pub(super) fn queued(&self) -> usize {
         self.queued
     }
 
-    /// Flights under way.
+    /// Number of flights under way.
     pub(super) fn under_way(&self) -> usize {
         self.index.len() - self.queued
     }
 
-    /// Questions that wait for an answer.
+    /// Number of questions that wait for a result.
     pub(super) fn questions(&self) -> usize {
         self.questions
     }
 
-    /// Connections that are up.
+    /// Number of connections that are up.
     pub(super) fn sessions(&self) -> usize {
         self.sessions
     }
@@ -664,7 +669,7 @@ impl Batcher {
         slot.flight.as_mut().filter(|_| slot.generation == id.generation)
     }
 
-    /// When the first flight of the queue was asked for.
+    /// When the first flight of the queue was asked.
     fn oldest_queued(&mut self) -> Option<Instant> {
         while let Some(id) = self.queue.front().copied() {
             if let Some(flight) = self.live(id) {

@@ -1,4 +1,4 @@
-//! When a database is no longer asked.
+//! The circuit breaker, which stops questions to a database that fails.
 //!
 //! ```text
 //!             enough failures in a row          a session, and OPEN_FOR is over
@@ -11,18 +11,18 @@
 
 use std::time::{Duration, Instant};
 
-/// Weight of failures in a row that opens it.
+/// Weight of failures in a row that opens the breaker.
 const TRIP: u32 = 6;
-/// How long nothing is asked after it opened.
+/// How long the breaker stays open at least.
 const OPEN_FOR: Duration = Duration::from_millis(500);
 
-/// What went wrong, by how much it says of the database.
+/// A failure, by its weight as evidence against the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// A batch was refused, or not answered in time.
+    /// A batch was refused, or got no response in time.
     Batch,
-    /// No connection could be had, and there is none. `begun`: when it was tried. Those that were
-    /// tried together count once.
+    /// A connection could not be opened, and none is up. `begun`: when the attempt began. Simultaneous
+    /// attempts count once.
     Connect { begun: Instant },
 }
 
@@ -30,18 +30,18 @@ pub(super) enum Failure {
 pub(super) enum State {
     /// Questions go to the database.
     Closed,
-    /// Questions are answered without it.
+    /// Questions get results without the database.
     Open { until: Instant },
-    /// One batch is to show whether it answers again.
+    /// One batch tests whether the database responds again.
     HalfOpen,
 }
 
-/// Whether the database is asked.
+/// The circuit breaker of a database.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: State,
     failures: u32,
-    /// When a connection could not be had last, of those that counted.
+    /// Time of the last counted failure to connect.
     refused: Option<Instant>,
     opened: u64,
 }
@@ -60,7 +60,7 @@ impl Breaker {
         self.state
     }
 
-    /// Until when nothing is asked, if it is open.
+    /// When the breaker may half-open; `None` if it is not open.
     pub(super) fn rests_until(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Open { until } if now < until => Some(until),
@@ -68,12 +68,12 @@ impl Breaker {
         }
     }
 
-    /// Times that it opened.
+    /// Number of times that the breaker opened.
     pub(super) const fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// Whether a question may wait for the database. `sessions`: connections that are up.
+    /// Whether a question may wait for the database. `sessions`: number of connections that are up.
     pub(super) fn admits(&mut self, now: Instant, sessions: usize) -> bool {
         match self.state {
             State::Closed | State::HalfOpen => true,
@@ -85,13 +85,14 @@ impl Breaker {
         }
     }
 
-    /// A batch was answered.
+    /// Notes the result of a batch.
     pub(super) fn succeeded(&mut self) {
         self.state = State::Closed;
         self.failures = 0;
     }
 
-    /// Something failed. Whether it opened by that: what waits is to be answered.
+    /// Notes a failure. Returns whether the breaker opened by it: waiting questions then need results at
+    /// once.
     #[must_use]
     pub(super) fn failed(&mut self, now: Instant, failure: Failure) -> bool {
         self.failures += match failure {
@@ -122,8 +123,8 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    /// What happens, whether it opens by that, and whether a question is admitted after
-    /// `OPEN_FOR` with and at once without a session.
+    /// An event, whether the breaker opens by it, and whether a question is admitted: after `OPEN_FOR` with a
+    /// session, and at once without one.
     #[test]
     fn it_goes_round_as_drawn() {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The connections of a store, each a loop: connect, take a batch, send it, answer, again.
+//! The connections of a store. Each is a loop: connect, take a batch, send it, deliver the results, repeat.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -23,33 +23,33 @@ use super::breaker::Failure;
 use crate::subscribers::cache::Moment;
 use crate::subscribers::database::{Database, DbError, RowKey, Session};
 
-/// Longest wait for the answer of a connection that is tried.
+/// Longest wait for the response to a probe of a connection.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// First and longest pause before another attempt.
+/// Shortest and longest pause before another attempt to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// The same while others are up.
+/// Longest pause while other connections are up.
 const BACKOFF_BESIDE: Duration = Duration::from_secs(15);
-/// Connections that try again while none is up; the others follow when one is.
+/// Number of connections that try again while none is up; the others follow once one is.
 const PIONEERS: usize = 8;
-/// Connections that are being made at a time.
+/// Most connections that are opened at the same time.
 const CONNECTING: usize = 16;
-/// A connection unused for so long is tried, so that none is found dead by the batch that needs it:
-/// servers and firewalls end idle ones.
+/// Idle time after which a connection is probed, so that a batch does not find it dead: servers and firewalls
+/// end idle connections.
 const PROBE_IDLE: Duration = Duration::from_secs(15);
-/// Deadlines are looked at no more often than this.
+/// Shortest interval between checks of deadlines.
 const EXPIRE_EVERY: Duration = Duration::from_millis(10);
-/// So many times within the patience that silent connections have, it is looked for them.
+/// Number of checks for silent connections within their patience.
 const LOOKS: u32 = 8;
 
-/// What all connections know of the table.
+/// State of the table that all connections share.
 #[derive(Debug, Default)]
 struct Watch {
-    /// A connection looks for changes.
+    /// Whether a connection looks for changes.
     taken: Cell<bool>,
     mark: RefCell<Option<String>>,
-    /// Notified when no connection looks any more.
+    /// Notified when no connection looks for changes any more.
     free: Notify,
-    /// The warning that changes cannot be seen was logged.
+    /// Whether the warning that changes cannot be seen was logged.
     warned: Cell<bool>,
 }
 
@@ -63,15 +63,15 @@ enum End {
 /// What ends a connection with batches under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
-    /// The database refused a batch: it answers, and those behind have results of their own.
+    /// The database refused a batch. It responds, so the batches behind have results of their own.
     Refused,
-    /// A batch was not answered in time.
+    /// A batch got no response in time.
     Silent,
-    /// The connection broke, or a look at the table failed.
+    /// The connection broke, or reading the table's mark failed.
     Broken,
 }
 
-/// Runs until the store is closed and everything is answered.
+/// Runs until the store is closed and every question has a result.
 pub(super) async fn run<D: Database>(inner: &Inner, database: &D, connections: usize) {
     let watch = Watch::default();
     let connecting = Semaphore::new(CONNECTING);
@@ -82,7 +82,7 @@ pub(super) async fn run<D: Database>(inner: &Inner, database: &D, connections: u
     }
 }
 
-/// Ends overdue questions, and asks again what a connection is silent about; never returns.
+/// Ends overdue questions, and sends the questions of silent connections again; never returns.
 async fn expire(inner: &Inner) {
     loop {
         let mut ended = Vec::new();
@@ -105,7 +105,7 @@ async fn expire(inner: &Inner) {
     }
 }
 
-/// Connects, when it is this one's turn. `None`: the store is closed, and no question waits.
+/// Connects, when it is this connection's turn. `None` if the store is closed and no question waits.
 async fn connect<D: Database>(
     inner: &Inner,
     database: &D,
@@ -125,7 +125,7 @@ async fn connect<D: Database>(
     Some(connected.await)
 }
 
-/// Keeps one connection up.
+/// Keeps one connection open.
 async fn keep<D: Database>(
     inner: &Inner,
     database: &D,
@@ -147,7 +147,7 @@ async fn keep<D: Database>(
                 let useful = Cell::new(false);
                 let end = serve::<D>(inner, &session, watch, &useful).await;
                 inner.up(-1);
-                // It may have been the one that would look again.
+                // This connection may have been the one that was to look at the queue again.
                 inner.wake();
                 if matches!(end, End::Closed) {
                     return;
@@ -168,7 +168,7 @@ async fn keep<D: Database>(
         attempts += 1;
         let up = inner.batcher.lock().sessions();
         if up == 0 && number >= PIONEERS {
-            // The first few find out for all whether it is back.
+            // The first few connections find out for all of them whether the database is back.
             select! {
                 () = inner.revived.notified() => {}
                 () = sleep(BACKOFF_BESIDE) => {}
@@ -176,14 +176,14 @@ async fn keep<D: Database>(
             }
             continue;
         }
-        // Between half and all of it, so that connections do not come back together.
+        // Between half of the pause and all of it, so that connections do not return together.
         let share = jitter.hash_one(attempts) % 512;
         let this = pause.mul_f64(0.5 + share as f64 / 1024.0);
         select! {
             () = sleep(this) => {}
             _ = closed.wait_for(|closed| *closed) => {}
         }
-        // Beside others that are up, it is one too many for the server, most likely.
+        // If other connections are up, this one probably exceeds the server's limit.
         let longest = if up == 0 { BACKOFF.1 } else { BACKOFF_BESIDE };
         pause = (pause * 2).min(longest);
     }
@@ -209,7 +209,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
         let idle = under_way.is_empty();
         let is_silent = under_way.is_silent(inner);
         if mem::take(&mut has_turn) && is_silent {
-            // It takes nothing: another one is to look.
+            // This connection takes nothing, so another one must look at the queue.
             inner.wake();
         }
         let may_take = under_way.len() < D::DEPTH && !is_silent;
@@ -260,22 +260,22 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
     }
 }
 
-/// Until when the connections do not look at the table, if they do not.
+/// Until when no connection reads the table's mark; `None` if they read it.
 fn rests_until(inner: &Inner) -> Option<Instant> {
     if inner.batcher.lock().queued() > 0 {
-        // This connection may have been the one to take it.
+        // This connection may have been the one to take the queued question.
         inner.wake();
     }
-    // A change empties the cache: no look before its subscribers can be looked up again.
+    // A change empties the cache, so the mark is not read before its subscribers can be looked up again.
     inner.batcher.lock().breaker().rests_until(Instant::now())
 }
 
 /// The batches under way on a connection.
 struct UnderWay<F: Future> {
     batches: FuturesUnordered<Join<Ready<Instant>, F>>,
-    /// When each of them was sent.
+    /// When each batch was sent.
     sent: Vec<Instant>,
-    /// Why those that are still under way get no results.
+    /// Why the batches still under way get no results.
     lost: watch::Sender<Option<Cut>>,
 }
 
@@ -301,7 +301,7 @@ impl<F: Future<Output = Result<(), Cut>>> UnderWay<F> {
         self.batches.push(join(ready(sent), batch));
     }
 
-    /// The next result of a batch; `None`: none is under way.
+    /// The next result of a batch; `None` if none is under way.
     async fn next(&mut self) -> Option<Result<(), Cut>> {
         let (sent, result) = self.batches.next().await?;
         if let Some(at) = self.sent.iter().position(|at| *at == sent) {
@@ -310,13 +310,14 @@ impl<F: Future<Output = Result<(), Cut>>> UnderWay<F> {
         Some(result)
     }
 
-    /// Whether the oldest batch has no result for so long that the connection takes no more.
+    /// Whether the oldest batch has had no result for so long that the connection takes no more.
     fn is_silent(&self, inner: &Inner) -> bool {
         let oldest = self.sent.iter().min();
         oldest.is_some_and(|sent| inner.batcher.lock().is_silent(Instant::now(), *sent))
     }
 
-    /// Ends what is under way. Behind a refusal each batch has its own result; else all go back to the queue.
+    /// Ends the batches under way. Behind a refusal each has its own result; otherwise all return to the
+    /// queue.
     async fn end(mut self, cut: Cut) -> End {
         let mut next = Some(Err(cut));
         while let Some(sent) = next {
@@ -329,7 +330,7 @@ impl<F: Future<Output = Result<(), Cut>>> UnderWay<F> {
     }
 }
 
-/// Waits for `this` while batches under way go on; fails when it does, or one of them.
+/// Waits for `this` while batches under way continue. Fails if `this` or a batch fails.
 async fn beside(
     under_way: &mut UnderWay<impl Future<Output = Result<(), Cut>>>,
     this: impl Future<Output = Result<(), Cut>>,
@@ -359,12 +360,12 @@ async fn at(until: Option<Instant>) {
     }
 }
 
-/// The duty of looking for changes, which one connection has.
+/// The duty of looking for changes, held by one connection.
 struct Watching<'a>(&'a Watch);
 
 impl<'a> Watching<'a> {
     fn begin(inner: &Inner, watch: &'a Watch) -> Option<Self> {
-        // Nothing cached, nothing to forget.
+        // Without a cache there is nothing to forget.
         if inner.cache.is_kept() {
             Self::take(watch)
         } else {
@@ -373,7 +374,7 @@ impl<'a> Watching<'a> {
     }
 
     fn take(watch: &'a Watch) -> Option<Self> {
-        // Not `then_some`: a value made and dropped would give up the duty of the connection that has it.
+        // Not `then_some`: a value made and dropped would release the duty of the connection that holds it.
         (!watch.taken.replace(true)).then(|| Self(watch))
     }
 }
@@ -385,7 +386,7 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// Tries the connection, and looks whether the table was changed.
+/// Probes the connection, and checks whether the table was changed.
 async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bool) -> Result<(), Cut> {
     let mark = timeout(
         PROBE_TIMEOUT.min(inner.options.deadline.max(Duration::from_secs(1))),
@@ -402,7 +403,8 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
                     "this database does not tell when the table changes: changes are seen when cached entries end (credentials.cache_ttl_s), or are forgotten by command"
                 );
             }
-            // A server that gave a mark and gives none now was restarted, and has forgotten earlier changes.
+            // A server that gave a mark and gives none now was restarted, and has lost its record of earlier
+            // changes.
             let before = watch.mark.replace(mark);
             if before != *watch.mark.borrow() {
                 inner.changed();
@@ -416,8 +418,8 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
     }
 }
 
-/// Sends one batch, on a connection made at `made`, and answers its questions.
-/// Once `lost`, it is as if the connection had ended.
+/// Sends one batch, on a connection made at `made`, and delivers its results. Once `lost` is set, the batch
+/// fails as if the connection had ended.
 async fn send(
     inner: &Inner,
     session: &impl Session,
@@ -427,7 +429,7 @@ async fn send(
 ) -> Result<(), Cut> {
     let begun = Instant::now();
     inner.stats.sent(begun - batch.oldest, batch.flights.len());
-    // What is read from now on is at least as new as this.
+    // Rows read from now on are at least as new as this moment.
     let moment = inner.cache.moment();
     let subjects: Vec<&Subject> = batch.flights.iter().map(|(_, subject)| &**subject).collect();
     let mut found: Vec<Option<Secrets>> = vec![None; subjects.len()];
@@ -461,14 +463,15 @@ async fn send(
 }
 
 impl Inner {
-    /// What a failed batch means for its look-ups, and for the connection: `None` if that goes on.
+    /// Handles a failed batch: returns its look-ups to the queue or gives them up. `None` if the connection
+    /// continues.
     fn batch_failed(&self, made: Instant, batch: &Batch, error: &DbError) -> Option<Cut> {
         let mut given_up = Vec::new();
         let now = Instant::now();
         let cut = {
             let mut batcher = self.batcher.lock();
             match error {
-                // One question may be what it cannot be asked; the connection is as good as before.
+                // One question may be the cause; the connection is as good as before.
                 DbError::Unfit(_) => {
                     batcher.separate(batch, &mut given_up);
                     None
@@ -500,7 +503,7 @@ impl Inner {
     }
 }
 
-/// Fetches the rows of all subjects, and puts what they hold in the places of the subjects.
+/// Fetches the rows of all subjects, and writes their secrets to the places of the subjects.
 async fn fetch(
     inner: &Inner,
     session: &impl Session,
@@ -508,12 +511,12 @@ async fn fetch(
     found: &mut [Option<Secrets>],
 ) -> Result<(), DbError> {
     let mut keys: Vec<RowKey<'_>> = Vec::with_capacity(subjects.len());
-    // The first subject of a key, and for each subject the next one of the same.
+    // The first subject of a key, and for each subject the next one with the same key.
     let mut first: HashMap<(&[u8], &[u8]), usize> = HashMap::with_capacity(subjects.len());
     let mut next: Vec<Option<usize>> = vec![None; subjects.len()];
     for (at, subject) in subjects.iter().enumerate() {
         let (user, domain) = (subject.user(), &*subject.domain);
-        // A name that is no text is in no table.
+        // A name that is not text is in no table.
         let (Ok(user_text), Ok(domain_text)) = (std::str::from_utf8(user), std::str::from_utf8(domain))
         else {
             continue;
@@ -554,7 +557,7 @@ async fn fetch(
 }
 
 impl Inner {
-    /// What a connection does next.
+    /// The next task of a connection.
     fn offer(&self, may_take: bool, busy: bool) -> Take {
         if !may_take {
             return Take::Wait(None);
@@ -563,7 +566,7 @@ impl Inner {
         let (mut offer, more) = {
             let now = Instant::now();
             let mut batcher = self.batcher.lock();
-            // No worker waits for these any more.
+            // No worker waits for the expired ones any more.
             batcher.expire(now, &mut ended);
             let offer = batcher.take(now, busy);
             (offer, batcher.queued() > 0)
@@ -574,13 +577,13 @@ impl Inner {
         }
         self.expired(ended);
         if more && matches!(offer, Take::Batch(_)) {
-            // The others need not wait for this one.
+            // Other connections need not wait for this one.
             self.wake();
         }
         offer
     }
 
-    /// The time of these is over.
+    /// Gives the waiters of expired flights their result.
     fn expired(&self, ended: Vec<Ended>) {
         if ended.is_empty() {
             return;
@@ -588,14 +591,14 @@ impl Inner {
         self.stats.timed_out.add(ended.len() as u64);
         self.fail(ended);
         if *self.closed.borrow() {
-            // The queue may be empty by that.
+            // The queue may be empty now.
             self.idle.notify_waiters();
             self.busy.notify_waiters();
         }
     }
 
-    /// A batch gets no result, as one before it on the same connection got none: that one was noted. Each batch
-    /// that was not answered in time counts for the breaker.
+    /// Handles a batch without a result because an earlier one on the same connection got none. The failure
+    /// itself was noted before. Each batch without a response in time counts for the breaker.
     fn lost_behind(&self, made: Instant, batch: &Batch, cut: Cut) {
         let mut given_up = Vec::new();
         {
@@ -611,7 +614,7 @@ impl Inner {
         self.wake();
     }
 
-    /// A connection more, or less.
+    /// Counts a connection that came up, or ended.
     fn up(&self, by: isize) {
         let mut batcher = self.batcher.lock();
         let sessions = batcher.sessions().saturating_add_signed(by);
@@ -629,15 +632,15 @@ impl Inner {
         self.fail(given_up);
     }
 
-    /// Answers a batch.
+    /// Delivers the results of a batch.
     fn finish(&self, batch: &Batch, found: Vec<Option<Secrets>>, moment: Moment, round: Duration) {
         let mut ended = Vec::with_capacity(batch.flights.len());
         {
             let mut batcher = self.batcher.lock();
             batcher.answered(batch.sent);
             ended.extend(batch.flights.iter().map(|(id, _)| batcher.settle(*id)));
-            // A connection that was stopped says nothing of how long the database takes. That all are too late
-            // because the database is slow does.
+            // The time of a connection that was stopped is no measure of the database's. That all results are
+            // too late because the database is slow is one.
             if ended.iter().all(Option::is_none) && batcher.was_asked_again(batch.sent) {
                 batcher.answers();
             } else {

@@ -1,9 +1,8 @@
-//! From a question to its answer: joined, queued, sent in a batch, answered; or answered without
-//! the database, when that does not answer.
+//! The way of a question to its result: joined, queued, sent in a batch; or resolved without the database, if
+//! that does not respond.
 //!
-//! One thread of its own carries all connections of a store, whatever the database
-//! ([`connection`]); what is sent when is decided by values that know no thread ([`batcher`],
-//! [`breaker`]). Workers only ever take the lock of the queue.
+//! One thread carries all connections of a store, whatever the database ([`connection`]). Values without
+//! threads decide what is sent when ([`batcher`], [`breaker`]). Workers only ever take the lock of the queue.
 
 mod batcher;
 mod breaker;
@@ -33,20 +32,20 @@ use crate::ResultSink;
 use crate::metrics::Sample;
 use crate::throttle::LogThrottle;
 
-/// How look-ups work.
+/// Options of look-ups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupOptions {
-    /// Connections to a database server; a file has one.
+    /// Number of connections to a database server; a file has one.
     pub connections: usize,
-    /// When a batch goes out.
+    /// When a batch is sent.
     pub mode: Mode,
     /// Most questions of a batch, 1 to 1,024.
     pub max_batch: usize,
-    /// How long a batch may wait for more questions; see [`Mode`].
+    /// Longest wait of a batch for more questions; see [`Mode`].
     pub max_wait: Duration,
-    /// Questions that may be open; one more is answered as unavailable.
+    /// Most open questions. A further one gets the result `Unavailable`.
     pub queue_items: usize,
-    /// A question that takes longer than this is answered as unavailable: the core gives up then.
+    /// Longest time of a question. Then it gets the result `Unavailable`, because the core gives up.
     pub deadline: Duration,
 }
 
@@ -70,41 +69,41 @@ pub struct Pipeline {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How a store is, for operators.
+/// State of a store, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The database, without its password.
+    /// The database as a URL, without its password.
     pub store: String,
-    /// Connections that are up.
+    /// Number of connections that are up.
     pub connections: usize,
-    /// Connections that there should be.
+    /// Configured number of connections.
     pub connections_wanted: usize,
-    /// `closed`: questions go to the database; `open`: it is given up for now; `half-open`: one
-    /// batch is to show whether it answers again.
+    /// `closed`: questions go to the database; `open`: the database is given up for now; `half-open`: one
+    /// batch tests whether the database responds again.
     pub breaker: &'static str,
-    /// Look-ups that wait for a connection.
+    /// Number of look-ups that wait for a connection.
     pub queued: usize,
-    /// Look-ups under way.
+    /// Number of look-ups under way.
     pub under_way: usize,
-    /// Questions that wait for an answer, joined ones too.
+    /// Number of questions that wait for a result, including joined ones.
     pub questions: usize,
     /// The last failure, without secrets.
     pub last_error: Option<String>,
 }
 
-/// What the thread and the workers share.
+/// State that the thread and the workers share.
 #[derive(Debug)]
 struct Inner {
     batcher: Mutex<Batcher>,
     options: LookupOptions,
     store: String,
-    /// A connection without a batch under way should look at the queue.
+    /// Notifies connections without a batch under way to look at the queue.
     idle: Notify,
-    /// Any connection should.
+    /// Notifies any connection to look at the queue.
     busy: Notify,
-    /// A connection came up.
+    /// Notifies waiting connections that one came up.
     revived: Notify,
-    /// A deadline was set where there was none.
+    /// Notifies that the first deadline was set.
     ageing: Notify,
     closed: watch::Sender<bool>,
     cache: Arc<CredentialCache>,
@@ -113,17 +112,18 @@ struct Inner {
     sink: Arc<dyn ResultSink>,
     log: LogThrottle,
     last_error: Mutex<Option<String>>,
-    /// A failure was logged since the database answered last.
+    /// Whether a failure was logged since the database last responded.
     is_away: AtomicBool,
 }
 
 impl Pipeline {
-    /// Starts the thread. What it finds goes into `cache`, which any change of the table empties. The table
-    /// of a file is made if it is absent, and must be of use. A server may be away: it is connected to as
-    /// soon as it answers, and its tables are made by commands only.
+    /// Starts the thread. Results are kept in `cache`, which any change of the table empties.
+    ///
+    /// The table of a file is created if it is absent, and must be usable. A server may be away: it is
+    /// connected to once it responds, and only commands create its table.
     ///
     /// # Errors
-    /// As [`SubscriberTable::open`].
+    /// Those of [`SubscriberTable::open`].
     pub fn open(
         table: TableOptions,
         options: LookupOptions,
@@ -160,8 +160,8 @@ impl Pipeline {
         })
     }
 
-    /// Forgets what is cached of `user@domain`, or of all if no name is given, and what is being looked up
-    /// now. Returns the number of entries forgotten.
+    /// Forgets the cached entries of `user@domain` (of all users, if no name is given), and the results of
+    /// look-ups under way. Returns the number of entries forgotten.
     pub fn forget(&self, subscriber: Option<(&[u8], &[u8])>) -> usize {
         let cache = &self.inner.cache;
         match subscriber {
@@ -177,12 +177,12 @@ impl Pipeline {
         }
     }
 
-    /// How long questions may take from now on.
+    /// Sets the longest time of questions from now on.
     pub fn set_deadline(&self, deadline: Duration) {
         self.inner.batcher.lock().set_deadline(deadline);
     }
 
-    /// How it is.
+    /// The present state.
     pub fn status(&self) -> Status {
         let inner = &self.inner;
         let batcher = inner.batcher.lock();
@@ -213,8 +213,8 @@ impl CredentialStore for Pipeline {
             let mut batcher = inner.batcher.lock();
             let ageing = batcher.next_deadline().is_some();
             for query in batch {
-                // A name that is no text is in no table. As a batch it would count as a result of the database,
-                // and any client could have it counted.
+                // A name that is not text is in no table. In a batch it would count as a result of the
+                // database, and any client could cause that.
                 if std::str::from_utf8(&query.username).is_err() {
                     nameless.push(query);
                     continue;
@@ -223,7 +223,7 @@ impl CredentialStore for Pipeline {
                     Ok(Asked::Queued { wake: this }) => wake |= this,
                     Ok(Asked::Joined) => {
                         inner.stats.joined.inc();
-                        // It may be the one that lets a probe go.
+                        // The question may be the one that starts a probe.
                         wake |= batcher.queued() > 0;
                     }
                     Err(refusal) => refused.push(refusal),
@@ -258,14 +258,14 @@ impl CredentialStore for Pipeline {
 
     fn metrics(&self) -> Vec<Sample> {
         let inner = &self.inner;
-        // Samples are made after the lock: workers wait for it.
+        // Samples are made after the lock is released, because workers wait for it.
         let now = stats::Now::of(&inner.batcher.lock());
         inner.stats.samples(&now, &inner.reader)
     }
 
     fn shutdown(&self) {
         self.inner.batcher.lock().close();
-        // Also without a receiver yet.
+        // `send_replace` works without a receiver, too.
         self.inner.closed.send_replace(true);
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()
@@ -324,16 +324,16 @@ impl Inner {
         let runtime = super::database::small_runtime()?;
         thread::Builder::new().name("subscribers".into()).spawn(move || {
             runtime.block_on(connection::run(&inner, &database, connections));
-            // What still waits gets no answer any more.
+            // Questions that still wait get no result from the database any more.
             let mut left = Vec::new();
             inner.batcher.lock().drain(&mut left);
             inner.fail(left);
-            // A name server that does not answer keeps no process from its end.
+            // A name server that does not respond must not delay the end of the process.
             runtime.shutdown_background();
         })
     }
 
-    /// The table has changed.
+    /// Notes a change of the table.
     fn changed(&self) {
         self.batcher.lock().changed();
         self.cache.invalidate();
@@ -347,20 +347,20 @@ impl Inner {
         }
     }
 
-    /// Makes a connection look at the queue.
+    /// Wakes a connection to look at the queue.
     fn wake(&self) {
         self.idle.notify_one();
         self.busy.notify_one();
     }
 
-    /// Answers flights.
+    /// Delivers the result of a flight to its waiters.
     fn answer(&self, ended: Ended, secrets: &Option<Secrets>) {
         for waiter in ended.waiters {
             self.reply(waiter.origin, waiter.id, waiter.asked, Ok(secrets.clone()));
         }
     }
 
-    /// Answers flights that the database did not.
+    /// Gives results to flights without one from the database.
     fn fail(&self, ended: Vec<Ended>) {
         if ended.is_empty() {
             return;
@@ -377,7 +377,7 @@ impl Inner {
         self.sink.flush();
     }
 
-    /// What is answered without the database: what was known before, if it may still be used.
+    /// The result without the database: outdated secrets, if they may still be used.
     fn instead(&self, stale: Option<Secrets>) -> Result<Option<Secrets>, Unavailable> {
         match stale {
             Some(secrets) => {
@@ -401,12 +401,12 @@ impl Inner {
         }
     }
 
-    /// Notes a failure of the database.
+    /// Notes and logs a failure of the database.
     fn note(&self, error: &dyn std::fmt::Display) {
         self.stats.errors.inc();
         let text = error.to_string();
         let mut last = self.last_error.lock();
-        // A new error is logged at once: behind "connection refused" may come "access denied".
+        // A new error is logged at once: after "connection refused" may come "access denied".
         let is_new = last.as_ref() != Some(&text);
         if let Some(more) = self.log.allow_if(is_new) {
             tracing::error!(store = &*self.store, error = &*text, more, "subscriber database");
@@ -415,7 +415,7 @@ impl Inner {
         *last = Some(text);
     }
 
-    /// Notes that the database has answered; logs it, if a failure was logged before.
+    /// Notes that the database has responded. Logs it if a failure was logged before.
     fn note_response(&self) {
         if self.is_away.load(Ordering::Relaxed) && self.is_away.swap(false, Ordering::Relaxed) {
             tracing::info!(store = &*self.store, "subscriber database answers again");

@@ -1,4 +1,4 @@
-//! What the pipeline counts.
+//! Counters of the pipeline.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::breaker::State;
 use crate::metrics::{self, Counter, Histogram, Sample};
 use crate::subscribers::secrets::Reader;
 
-/// Batches by size, up to each power of two: what the time that a batch takes is fitted from.
+/// Batch sizes up to each power of two. The time of a batch by size is fitted from them.
 const CLASSES: [&str; 11] = [
     "size=\"1\"",
     "size=\"2\"",
@@ -39,17 +39,17 @@ pub(super) struct Stats {
     found: Counter,
     unknown: Counter,
     unavailable: Counter,
-    /// The queue was full.
+    /// Questions refused because the queue was full.
     pub(super) refused: Counter,
-    /// Asked about already.
+    /// Questions that joined a flight.
     pub(super) joined: Counter,
-    /// Answered with outdated secrets.
+    /// Questions with outdated secrets as their result.
     pub(super) stale: Counter,
     /// Look-ups that took too long.
     pub(super) timed_out: Counter,
     /// Failures of the database.
     pub(super) errors: Counter,
-    /// Asked once more on another connection.
+    /// Look-ups sent once more on another connection.
     pub(super) again: Counter,
     /// Batches that lost their connection.
     pub(super) lost: Counter,
@@ -89,7 +89,7 @@ impl Stats {
         }
     }
 
-    /// How many connections there should be.
+    /// Sets the configured number of connections.
     pub(super) fn set_connections(&self, connections: usize) {
         self.connections.store(connections, Ordering::Relaxed);
     }
@@ -98,13 +98,13 @@ impl Stats {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Counts a batch that goes out after its first question has waited `wait`.
+    /// Counts a batch that is sent after its first question has waited `wait`.
     pub(super) fn sent(&self, wait: Duration, size: usize) {
         self.wait.observe_duration(wait, 1);
         self.batch.observe(size as u64, 1);
     }
 
-    /// A batch came back.
+    /// Counts a batch with its result.
     pub(super) fn carried(&self, busy: Duration, size: usize) {
         self.busy.observe_duration(busy, 1);
         let class = (size.max(1).next_power_of_two().trailing_zeros() as usize).min(CLASSES.len() - 1);
@@ -115,7 +115,7 @@ impl Stats {
         }
     }
 
-    /// A question was answered.
+    /// Counts the result of a question.
     pub(super) fn answered(&self, after: Duration, result: &Result<Option<Secrets>, Unavailable>) {
         match result {
             Ok(Some(_)) => self.found.inc(),
@@ -125,7 +125,7 @@ impl Stats {
         self.latency.observe_duration(after, 1);
     }
 
-    /// All of them.
+    /// All metrics of the pipeline.
     pub(super) fn samples(&self, now: &Now, reader: &Reader) -> Vec<Sample> {
         let mut samples = self.counts(reader);
         samples.extend(self.histograms());
@@ -216,7 +216,7 @@ impl Stats {
         ]
     }
 
-    /// What a batch takes by its size: one metric for each of batches, look-ups and time.
+    /// Batches, look-ups and time by batch size: one metric for each.
     fn by_size(&self) -> impl Iterator<Item = Sample> {
         type Read = fn(&Class) -> u64;
         let metrics: [(&'static str, &'static str, Read); 3] = [
@@ -245,7 +245,7 @@ impl Stats {
     }
 }
 
-/// How the queue is at a moment.
+/// State of the queue at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     queued: u64,

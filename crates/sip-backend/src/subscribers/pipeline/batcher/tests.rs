@@ -1,4 +1,4 @@
-//! The queue under every rule, without a database.
+//! Tests of the queue under every rule, without a database.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn filled(mode: Mode, now: Instant, n: u32) -> Batcher {
     batcher
 }
 
-/// [`Batcher::ask`], without what was asked if it is refused.
+/// [`Batcher::ask`] without returning the question if it is refused.
 fn ask(batcher: &mut Batcher, now: Instant, query: CredentialQuery) -> Result<Asked, Refusal> {
     batcher.ask(now, query).map_err(|(why, _)| why)
 }
@@ -96,9 +96,9 @@ fn only_what_changes_something_wakes_a_connection() {
         wakes.push(ask(&mut batcher, t, query(user, &user.to_string())) == Ok(Asked::Queued { wake: true }));
         let _ = batcher.take(t, true);
     }
-    // The first sets the clock, the fourth fills the batch, the fifth is the first again.
+    // The first question sets the clock, the fourth fills the batch, the fifth is the first of the next.
     assert_eq!(wakes, [true, false, false, true, true]);
-    // If the connection that set the clock has gone, the next question after that time wakes another.
+    // If the connection that set the clock is gone, the next question after that time wakes another.
     let late = ask(&mut batcher, t + 6 * MS, query(9, "9"));
     assert_eq!(late, Ok(Asked::Queued { wake: true }));
 }
@@ -125,12 +125,12 @@ fn connections_are_used_in_turn() {
         assert_eq!(size(one(&mut batcher, user, 37)), 0);
     }
     assert_eq!(size(one(&mut batcher, 7, 37)), 4, "a full batch does not wait");
-    // Far away, the wait is still bounded.
+    // To a distant database, the wait is still bounded.
     for _ in 0..100 {
         batcher.succeeded(800 * MS);
     }
     assert!(matches!(one(&mut batcher, 8, 40), Take::Wait(Some(at)) if at == t + 45 * MS));
-    // Near, there is nothing to gain.
+    // To a near database, waiting gains nothing.
     for _ in 0..100 {
         batcher.succeeded(MS);
     }
@@ -143,7 +143,7 @@ fn equal_questions_travel_once_and_all_are_answered() {
     let mut batcher = filled(Mode::Adaptive, t, 1);
     assert_eq!(ask(&mut batcher, t, query(7, "0")), Ok(Asked::Joined));
     let batch = batch(batcher.take(t, false));
-    // Also while it is under way.
+    // A question also joins a flight under way.
     assert_eq!(ask(&mut batcher, t + MS, query(8, "0")), Ok(Asked::Joined));
     let mut other_realm = query(9, "0");
     other_realm.realm = b"other"[..].into();
@@ -159,7 +159,7 @@ fn equal_questions_travel_once_and_all_are_answered() {
     let ids: Vec<u32> = ended.waiters.iter().map(|w| w.id.unwrap().slot).collect();
     assert_eq!(ids, [0, 7, 8]);
     assert!(batcher.settle(batch.flights[0].0).is_none(), "once");
-    // The next one begins anew.
+    // The next question starts a new flight.
     assert_eq!(
         ask(&mut batcher, t, query(10, "0")),
         Ok(Asked::Queued { wake: true })
@@ -292,7 +292,7 @@ fn what_is_asked_again_goes_back_when_both_connections_have_ended() {
     let mut given_up = Vec::new();
     let first = batch(batcher.take(t, false));
     assert_eq!(batcher.ask_again(t + 500 * MS), 2);
-    // In the queue it waits already.
+    // A flight in the queue waits already.
     batcher.put_back(t + 510 * MS, t, &first, &mut given_up);
     assert_eq!(batcher.queued(), 2);
     let second = batch(batcher.take(t + 520 * MS, false));
@@ -304,7 +304,7 @@ fn what_is_asked_again_goes_back_when_both_connections_have_ended() {
 fn a_slow_database_is_not_asked_twice() {
     let t = Instant::now();
     let cases: [fn(&mut Batcher, Instant); 3] = [
-        // Four rounds are more than half of the deadline.
+        // Four rounds exceed half of the deadline.
         |batcher, _| batcher.succeeded(200 * MS),
         |batcher, _| batcher.set_sessions(1),
         |batcher, t| (0..9).for_each(|_| batcher.failed(t, Failure::Batch, &mut Vec::new())),
@@ -397,7 +397,7 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
     batcher.set_sessions(0);
     let mut given_up = Vec::new();
     let refused = |begun| Failure::Connect { begun };
-    // Eight connections that are refused together are refused once.
+    // Eight connections that are refused together count once.
     for _ in 0..8 {
         batcher.failed(t + MS, refused(t), &mut given_up);
         assert_eq!(given_up.len(), 0);
@@ -428,7 +428,7 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
         batcher.settle(*id).unwrap();
     }
     assert_eq!(size(batcher.take(later, false)), 4);
-    // Failures to connect say nothing while another connection is up.
+    // Failures to connect count for nothing while another connection is up.
     for _ in 0..100 {
         batcher.failed(later, refused(later), &mut given_up);
     }
@@ -497,15 +497,15 @@ fn what_is_asked_again_after_a_change_is_not_joined_either() {
         }
         let later = ask(&mut batcher, t + 510 * MS, query(5, "0"));
         assert!(matches!(later, Ok(Asked::Queued { .. })), "{later:?}");
-        // The first connection answers late, with what it read before the change.
+        // The first connection returns late with what it read before the change.
         let ended = batcher.settle(before.flights[0].0).expect("it was open");
         assert_eq!(ended.waiters.len(), 1);
         assert_eq!(batcher.questions(), 1, "the later question waits on");
     }
 }
 
-/// Twice as much is asked as one connection carries, for half a minute. Its answers are not taken
-/// for silence, and those that it gives are of use.
+/// Asks twice as much as one connection carries, for half a minute. The delay is not taken for silence, and
+/// the results that come are of use.
 #[test]
 fn under_overload_what_can_be_carried_is_carried() {
     const ROUND: Duration = Duration::from_millis(20);
@@ -616,8 +616,8 @@ mod properties {
     }
 
     proptest! {
-        /// Whatever happens, each question that was taken in ends exactly once and nothing stays. No result is
-        /// older than the last change before its question.
+        /// In any sequence of events, each accepted question ends exactly once and nothing stays. No result
+        /// is older than the last change before its question.
         #[test]
         fn each_question_ends_once(
             mode in prop_oneof![Just(Mode::Single), Just(Mode::Fixed), Just(Mode::Adaptive)],
@@ -641,7 +641,7 @@ mod properties {
                     }
                     Step::Take { busy } => {
                         if let Take::Batch(mut batch) = batcher.take(now, busy) {
-                            // What was asked again too late is left to the first connection.
+                            // Flights sent again too late are left to the first connection.
                             prop_assert!(again > 0 || !batch.flights.is_empty() || !batch.too_late.is_empty());
                             prop_assert!(batch.flights.len() <= 4);
                             done.append(&mut batch.too_late);

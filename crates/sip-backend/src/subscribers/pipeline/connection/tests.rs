@@ -1,4 +1,4 @@
-//! Connections to a database that does what the test says.
+//! Tests of connections to a scripted database.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,12 +18,12 @@ use crate::subscribers::pipeline::{LookupOptions, Mode};
 use crate::subscribers::secrets::Row;
 use crate::subscribers::{CredentialCache, CredentialQuery, TableOptions};
 
-/// Longer than any test.
+/// A time longer than any test.
 const LONG: Duration = Duration::from_secs(1000);
 
 struct Scripted;
 
-/// A connection with the results that the test sends for its batches.
+/// A connection that returns the results that the test sends for its batches.
 struct ScriptedSession {
     results: RefCell<VecDeque<oneshot::Receiver<Result<(), DbError>>>>,
     fetches: Cell<usize>,
@@ -52,7 +52,7 @@ impl Session for ScriptedSession {
     }
 }
 
-/// The results of a connection's batches, the first one first.
+/// Senders of the results of a connection's batches, the first one first.
 type Results = VecDeque<oneshot::Sender<Result<(), DbError>>>;
 
 fn session() -> (ScriptedSession, Results) {
@@ -71,7 +71,7 @@ impl ResultSink for Unheard {
     fn deliver(&self, _: u16, _: QueryId, _: QueryResult) {}
 }
 
-/// A store with two connections up, which was asked for `questions` users.
+/// A store with two connections up and questions for `questions` users.
 fn store(mode: Mode, questions: usize) -> Inner {
     let options = LookupOptions {
         mode,
@@ -100,12 +100,12 @@ fn ask(inner: &Inner, user: usize) {
     inner.batcher.lock().ask(Instant::now(), query).expect("room");
 }
 
-/// Makes all that is under way so old that it is asked again.
+/// Makes all questions under way so old that they are sent again. Returns their number.
 fn ask_again(inner: &Inner) -> usize {
     inner.batcher.lock().ask_again(Instant::now() + LONG * 6 / 10)
 }
 
-/// Lets a connection do what it can do now.
+/// Runs a connection as far as it can go now.
 async fn go_on(mut connection: Pin<&mut impl Future<Output = End>>) {
     for _ in 0..20 {
         select! {
@@ -132,7 +132,7 @@ fn one_connection_watches_and_another_when_it_has_gone() {
     assert!(Watching::take(&watch).is_some());
 }
 
-/// The first of two batches is answered, and the second one not.
+/// The first of two batches gets a response, and the second none.
 #[test]
 fn a_silent_connection_does_not_take_what_is_asked_again_because_of_it() {
     run(async {
@@ -182,7 +182,7 @@ fn batches_behind_a_refusal_have_results_of_their_own() {
     });
 }
 
-/// A connection that carries six batches, of which the first so many end with `error`.
+/// A connection that carries six batches, of which the first `ended` end with `error`.
 async fn failed_with_six(ended: usize, error: fn() -> DbError) -> Inner {
     let (inner, (session, mut results)) = (store(Mode::Single, 6), session());
     let (watch, useful) = (Watch::default(), Cell::new(false));
@@ -222,8 +222,8 @@ fn batches_behind_silence_count_for_the_breaker() {
     });
 }
 
-/// The database has answered what was sent after the batches on two connections that say nothing: these are gone, and it
-/// is not.
+/// The database has responded to a batch sent after those on two silent connections. So the connections are
+/// at fault, not the database.
 #[test]
 fn silent_connections_beside_an_answer_leave_the_breaker_closed() {
     let inner = store(Mode::Single, 9);
@@ -243,7 +243,7 @@ fn silent_connections_beside_an_answer_leave_the_breaker_closed() {
 
 #[test]
 fn what_is_asked_again_counts_when_it_is_sent() {
-    // The first connection answers before, or after.
+    // The first connection responds before, or after.
     for (is_answered, expected) in [(true, 0), (false, 3)] {
         let inner = store(Mode::Adaptive, 3);
         let Take::Batch(first) = inner.offer(true, false) else {
@@ -271,7 +271,7 @@ fn a_connection_that_becomes_silent_before_its_time_passes_the_turn_on() {
         go_on(connection.as_mut()).await;
         let _ = inner.idle.notified().now_or_never();
         assert_eq!((session.fetches.get(), ask_again(&inner)), (1, 1));
-        // Something else wakes it before that time.
+        // Another event wakes the connection before that time.
         watch.free.notify_one();
         go_on(connection.as_mut()).await;
         assert_eq!(session.fetches.get(), 1);
@@ -282,7 +282,7 @@ fn a_connection_that_becomes_silent_before_its_time_passes_the_turn_on() {
     });
 }
 
-/// How long a connection was stopped is no measure of the database; how late a slow database answers is.
+/// The time that a connection was stopped is no measure of the database. The delay of a slow database is one.
 #[test]
 fn a_stopped_connection_measures_nothing() {
     for (is_answered_elsewhere, grows) in [(true, false), (false, true)] {
