@@ -1,5 +1,5 @@
-//! What the CPU time of the process goes into: the workers' by component, as they measure it themselves
-//! ([`sip_net::cpu`]), and each other thread's as a whole, as Linux counts it.
+//! CPU time of the process: that of workers by component, measured by themselves ([`sip_net::cpu`]), and that
+//! of each other thread as a whole, counted by Linux.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -11,27 +11,27 @@ use sip_net::cpu::CpuSplit;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Control;
 
-/// What the workers' threads are called, before their number.
+/// Name of the workers' threads, before their number.
 pub(crate) const WORKER: &str = "worker-";
 
-/// CPU time since it was last switched on.
+/// CPU time since the measurement was last switched on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CpuTime {
-    /// Whether it is switched on.
+    /// Whether the measurement is on.
     pub on: bool,
-    /// How long it has been, or was.
+    /// How long the measurement has been on, or was.
     pub elapsed: Duration,
-    /// The workers, in order.
+    /// CPU time of the workers, in order.
     pub workers: Vec<CpuSplit>,
-    /// The other threads, those of one name together.
+    /// CPU time of the other threads, summed by name.
     pub threads: Vec<ThreadTime>,
 }
 
-/// A thread that is no worker.
+/// CPU time of threads that are no workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadTime {
     pub name: String,
-    /// The one component that all of it belongs to.
+    /// The one component of the thread.
     pub component: &'static str,
     pub ns: u64,
 }
@@ -41,21 +41,21 @@ pub(crate) struct ThreadTime {
 struct Seen {
     id: u32,
     name: String,
-    /// CPU time since it began.
+    /// CPU time since the thread began, nanoseconds.
     ns: u64,
 }
 
-/// What other threads than the workers have used since a moment.
+/// CPU time of other threads than workers, since a moment.
 #[derive(Debug, Default)]
 struct Others {
-    /// By thread: its name, CPU time at that moment, and when it was last seen.
+    /// By thread: its name, CPU time at that moment, and CPU time when last read.
     threads: HashMap<u32, (String, u64, u64)>,
-    /// By name: of threads that have ended.
+    /// CPU time of ended threads, by name.
     ended: BTreeMap<String, u64>,
 }
 
 impl Others {
-    /// From now on.
+    /// Starts at these readings.
     fn since(seen: &[Seen]) -> Self {
         let threads = seen
             .iter()
@@ -69,7 +69,7 @@ impl Others {
     fn update(&mut self, seen: &[Seen]) {
         let ended = &mut self.ended;
         self.threads.retain(|id, (name, first, last)| {
-            // A number comes again for another thread, which has used less.
+            // A number may return for another thread, which has used less CPU time.
             let stays = seen
                 .iter()
                 .any(|thread| thread.id == *id && thread.name == *name && thread.ns >= *last);
@@ -84,7 +84,7 @@ impl Others {
         }
     }
 
-    /// By name.
+    /// CPU time by name.
     fn read(&self) -> Vec<ThreadTime> {
         let mut sums = self.ended.clone();
         for (name, first, last) in self.threads.values() {
@@ -99,18 +99,18 @@ impl Others {
     }
 }
 
-/// What a thread that is no worker works for.
+/// The component of a thread that is no worker.
 fn component_of(name: &str) -> &'static str {
     match name {
         "subscribers" => "store",
         _ if name.starts_with("location-") => "store",
-        // The main thread and those of HTTP, name service and the databases' clients.
+        // The main thread and the threads of HTTP, name service and the databases' clients.
         "control" | "trapezoid" => "control",
         _ => "other",
     }
 }
 
-/// The threads of this process that are no workers; none where `/proc` cannot be read.
+/// The threads of this process that are no workers; empty if `/proc` cannot be read.
 fn other_threads() -> Vec<Seen> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {
         return Vec::new();
@@ -130,7 +130,7 @@ fn other_threads() -> Vec<Seen> {
     threads.collect()
 }
 
-/// Switches the measuring of the whole process.
+/// The switch of the measurement of the whole process.
 #[derive(Debug)]
 pub(crate) struct Switch {
     hub: Hub,
@@ -140,15 +140,15 @@ pub(crate) struct Switch {
 #[derive(Debug, Default)]
 struct State {
     on: bool,
-    /// When it was switched on.
+    /// When the measurement was switched on; `None` if it is off.
     began: Option<Instant>,
-    /// How long it was on, until it was switched off.
+    /// How long the measurement was on, until it was switched off.
     lasted: Duration,
     others: Others,
 }
 
 impl Switch {
-    /// Off.
+    /// A switch that is off.
     pub(crate) fn new(hub: Hub) -> Self {
         Self {
             hub,
@@ -156,8 +156,8 @@ impl Switch {
         }
     }
 
-    /// Gives the order to the workers, which obey after the turn they are in. Returns whether all took it.
-    /// One with a full mailbox did not: a second order does not disturb the others.
+    /// Gives the order to the workers, which obey after the present turn. Returns whether all took it. A
+    /// worker with a full mailbox did not. A second order does not disturb the others.
     pub(crate) fn set(&self, on: bool) -> bool {
         let mut state = self.state.lock();
         if on && !state.on {
@@ -175,7 +175,7 @@ impl Switch {
         self.hub.order(&Control::SplitCpu(on)) == usize::from(self.hub.workers())
     }
 
-    /// What was counted; `workers` are the latest of the workers.
+    /// The CPU time measured so far; `workers` are the latest values of the workers.
     pub(crate) fn read(&self, workers: Vec<CpuSplit>) -> CpuTime {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -193,7 +193,7 @@ impl Switch {
 }
 
 impl CpuTime {
-    /// Thread, component and nanoseconds of everything that was counted.
+    /// Thread, component and nanoseconds of each part of the CPU time.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (String, &'static str, u64)> {
         let workers = self.workers.iter().enumerate().flat_map(|(number, split)| {
             let parts = Component::ALL.iter();
@@ -203,7 +203,7 @@ impl CpuTime {
         workers.chain(threads.map(|thread| (thread.name.clone(), thread.component, thread.ns)))
     }
 
-    /// Whether all workers measure, or none does, as was asked for.
+    /// Whether all workers measure, or none does, as ordered.
     pub(crate) fn is_settled(&self) -> bool {
         self.workers.iter().all(|split| split.on == self.on)
     }
@@ -236,11 +236,11 @@ mod tests {
             seen(3, "control", 40),
         ]);
         assert_eq!(sums(&others), [sum("control", 340), sum("trapezoid", 50)]);
-        // 2 has ended, its number is another's now; 3 has ended.
+        // Thread 2 has ended, and its number is another's now; thread 3 has ended.
         others.update(&[seen(1, "trapezoid", 150), seen(2, "subscribers", 7)]);
         let expected = [sum("control", 340), sum("subscribers", 7), sum("trapezoid", 50)];
         assert_eq!(sums(&others), expected);
-        // Again another, of the same name.
+        // The number again belongs to another thread, of the same name.
         others.update(&[seen(1, "trapezoid", 150), seen(2, "subscribers", 3)]);
         assert_eq!(sums(&others)[1], sum("subscribers", 10));
     }

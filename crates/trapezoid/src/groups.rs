@@ -1,5 +1,5 @@
-//! Groups of next hops while the server runs: what the operator sees and changes of them, and what of them
-//! outlives a reload.
+//! Groups of next hops while the server runs: their states for operators, and what of these outlives a
+//! reload.
 
 use std::sync::Arc;
 
@@ -8,29 +8,29 @@ use sip_core::dispatcher::{Group, MarkPolicy, Member};
 
 use crate::machine::unix_ms;
 
-/// The groups of the configuration in force. Their members' health is what the workers look at.
+/// The groups of the configuration in force. The workers read the health of their members.
 #[derive(Debug)]
 pub(crate) struct Groups(Mutex<Arc<[Group]>>);
 
 impl Groups {
-    /// Those of the configuration that the server starts with.
+    /// The groups of the configuration at the start.
     pub(crate) fn new(groups: &[Group]) -> Self {
         Self(Mutex::new(groups.into()))
     }
 
-    /// All of them.
+    /// All groups.
     pub(crate) fn current(&self) -> Arc<[Group]> {
         Arc::clone(&self.0.lock())
     }
 
-    /// Takes those of a new configuration.
+    /// Replaces the groups by those of a new configuration.
     pub(crate) fn replace(&self, groups: &[Group]) {
         *self.0.lock() = groups.into();
     }
 }
 
-/// Members that stay (the same URI in a group of the same name) keep what is known of them: a reload neither
-/// ends a drain nor sends calls to where they failed. What is known of the others is forgotten.
+/// Copies the health of members that stay (the same URI in a group of the same name). So a reload neither
+/// ends a drain nor sends calls to members that failed. The health of the others is forgotten.
 pub(crate) fn carry_over(running: &[Group], new: &mut [Group]) {
     for group in new {
         let Some(old) = running.iter().find(|old| old.name == group.name) else {
@@ -44,7 +44,7 @@ pub(crate) fn carry_over(running: &[Group], new: &mut [Group]) {
             };
             member.health = Arc::clone(&old.health);
             if probes_ended {
-                // The mark would have lasted until a probe is answered, and there will be none.
+                // The mark would have lasted until a probe gets a response, and there will be no more probes.
                 let at_once = MarkPolicy {
                     recover_after: 1,
                     ..group.marks
@@ -99,14 +99,14 @@ mod tests {
         assert_eq!(states(&new[1]), [Up, Failed, Drained]);
         assert_eq!(new[1].members[1].health.failures(), 1);
 
-        // A member that goes is forgotten: when it comes back it starts anew.
+        // A removed member is forgotten: if it returns, it starts anew.
         let mut without = [group("a", &["sip:b"])];
         carry_over(&new, &mut without);
         let mut again = [group("a", &["sip:a", "sip:b"])];
         carry_over(&without, &mut again);
         assert_eq!(states(&again[0]), [Up, Failed]);
 
-        // What the workers of the old configuration see is the same thing.
+        // The workers of the old configuration see the same health.
         again[0].members[1].health.set_drained(true);
         assert_eq!(states(&new[1]), [Up, Drained, Drained]);
     }

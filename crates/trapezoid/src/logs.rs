@@ -1,7 +1,7 @@
-//! Logs: levels, text or JSON lines on standard error, a bound on the lines of one cause.
+//! Logs: levels, text or JSON lines on standard error, and a bound on the lines of one cause.
 //!
-//! A line is handed to a thread of its own through a bounded queue. So no thread that logs waits for a
-//! terminal or a pipe that is not read; what does not fit is counted and reported later.
+//! A separate thread writes the lines, which reach it through a bounded queue. So no thread that logs waits
+//! for a terminal or a pipe that is not read. Lines that do not fit are counted and reported later.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
@@ -22,10 +22,10 @@ use tracing_subscriber::{Layer, Registry, reload};
 
 use settings::{Log, LogFormat, LogLevel};
 
-/// Lines that may wait for standard error.
+/// Most lines that wait for standard error.
 const QUEUE_LINES: usize = 4096;
 
-/// The log of the process; dropped, it writes what waits.
+/// The log of the process. When dropped, it writes the waiting lines.
 pub(crate) struct Logs {
     level: reload::Handle<LevelFilter, Registry>,
     limit: Arc<Limit>,
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Logs {
 }
 
 impl Logs {
-    /// Starts logging as `log` says. Once in a process.
+    /// Starts logging with the settings `log`. To be called once in a process.
     pub(crate) fn start(log: &Log) -> Self {
         let (writer, thread) = Writer::start(Box::new(io::stderr()));
         let (level, level_handle) = reload::Layer::new(level(log.level));
@@ -66,7 +66,7 @@ impl Logs {
         if log.format == LogFormat::Json {
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         }
-        // A second subscriber is refused: the first goes on, which only tests see.
+        // A second subscriber is refused: the first remains, which happens in tests only.
         let _ = tracing_subscriber::registry().with(level).with(layer).try_init();
         Self {
             level: level_handle,
@@ -76,14 +76,14 @@ impl Logs {
         }
     }
 
-    /// Takes new levels and limits; the format stays.
+    /// Uses new levels and limits; the format stays.
     pub(crate) fn set(&self, log: &Log) {
-        // Fails only where the subscriber is gone.
+        // This fails only if the subscriber is gone.
         let _ = self.level.modify(|filter| *filter = level(log.level));
         self.limit.set(log);
     }
 
-    /// Logs how many lines have been left out since the last time; to be called about once a second.
+    /// Logs how many lines were suppressed since the last time; to be called about once a second.
     pub(crate) fn tell_left_out(&self) {
         self.tell_left_out_until(Instant::now());
     }
@@ -101,10 +101,10 @@ impl Logs {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        // The lines that the current interval has left out are reported, too.
+        // The lines suppressed in the current interval are reported, too.
         self.tell_left_out_until(Instant::now() + self.limit.interval());
-        // The subscriber keeps its senders for ever, so the end is a message, not a closed queue. A reader that
-        // does not read must not keep the process from ending.
+        // The subscriber keeps its senders for ever, so the end is a message, not a closed queue. If standard
+        // error is not read, that must not keep the process from ending.
         if self.writer.send(Line::End) {
             let ended = Instant::now();
             while self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -116,9 +116,10 @@ impl Drop for Logs {
     }
 }
 
-/// Target of lines about lines that were left out. They have no limit, since there is one a cause and interval.
+/// Target of lines about suppressed lines. They have no limit, because each cause and interval has only one.
 const SUMMARY: &str = "trapezoid::logs";
-/// Target of lines that have a limit for each source instead: one source must not use up the limit of others.
+/// Target of lines that have a limit for each source instead: one source must not use up the limit of the
+/// others.
 pub(crate) const BOUNDED: &str = "trapezoid::requests";
 
 fn level(level: LogLevel) -> LevelFilter {
@@ -131,8 +132,8 @@ fn level(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// How many lines each cause has written. A cause is a place in the program, so their number is bounded by
-/// it. Debug and trace have no limit: an operator that asks for them wants all.
+/// Limit on the lines of each cause. A cause is a place in the program, so the number of causes is bounded.
+/// Debug and trace have no limit: an operator that enables them wants all lines.
 #[derive(Debug, Default)]
 struct Limit {
     burst: AtomicU32,
@@ -148,7 +149,7 @@ struct Window {
     cause: &'static Metadata<'static>,
 }
 
-/// A cause and its lines that were not written.
+/// A cause with the number of its suppressed lines.
 #[derive(Debug, PartialEq, Eq)]
 struct LeftOut {
     cause: String,
@@ -191,7 +192,7 @@ impl Limit {
         allowed
     }
 
-    /// What was left out in intervals that have ended.
+    /// Lines suppressed in intervals that have ended.
     fn take_left_out(&self, now: Instant) -> Vec<LeftOut> {
         let interval = self.interval();
         let mut out = Vec::new();
@@ -227,7 +228,7 @@ enum Line {
     End,
 }
 
-/// Gives lines to the thread that writes them.
+/// Passes lines to the thread that writes them.
 #[derive(Clone)]
 struct Writer {
     lines: SyncSender<Line>,
@@ -238,7 +239,8 @@ impl Writer {
     fn start(out: Box<dyn Write + Send>) -> (Self, Option<JoinHandle<()>>) {
         let (lines, queue) = sync_channel(QUEUE_LINES);
         let builder = std::thread::Builder::new().name("log".to_owned());
-        // Without a thread every line counts as lost; a process that can start none has other worries.
+        // Without a thread every line counts as lost; a process that cannot start a thread has other
+        // problems.
         let thread = builder.spawn(move || write_lines(&queue, out)).ok();
         (
             Self {
@@ -249,7 +251,7 @@ impl Writer {
         )
     }
 
-    /// Whether it was taken.
+    /// Queues a line. Returns whether it was accepted.
     fn send(&self, line: Line) -> bool {
         let taken = self.lines.try_send(line).is_ok();
         if !taken {
@@ -261,14 +263,14 @@ impl Writer {
 
 fn write_lines(queue: &Receiver<Line>, mut out: Box<dyn Write + Send>) {
     while let Ok(Line::Text(text)) = queue.recv() {
-        // There is no place to complain about the place for complaints.
+        // A failure cannot be reported: this is the place for reports.
         let _ = out.write_all(&text);
     }
     let _ = out.flush();
 }
 
 impl Write for Writer {
-    /// Takes one line; the formatter writes each in one call.
+    /// Queues one line; the formatter writes each line in one call.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.send(Line::Text(text.to_vec()));
         Ok(text.len())
@@ -291,7 +293,7 @@ impl<'a> MakeWriter<'a> for Writer {
 mod tests {
     use super::*;
 
-    /// One place in the program, whatever level.
+    /// One place in the program, at any level.
     fn metadata(level: Level) -> &'static Metadata<'static> {
         metadata_of("module", level)
     }

@@ -1,4 +1,4 @@
-//! What the program needs to know of the machine that it runs on.
+//! Properties of the machine, as the program needs them.
 
 mod memory;
 
@@ -12,10 +12,10 @@ use sip_net::clock::Clock;
 use crate::cli::Failure;
 use settings::Machine;
 
-/// The clock of everything here but the workers, which have one each that goes like it.
+/// The clock of everything here except the workers, which have clocks of their own that run like it.
 static CLOCK: LazyLock<Mutex<Clock>> = LazyLock::new(|| Mutex::new(Clock::new(Instant::now())));
 
-/// Reads it.
+/// Reads the properties.
 pub(crate) fn read() -> Result<Machine, Failure> {
     Ok(Machine {
         addresses: addresses()

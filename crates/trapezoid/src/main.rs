@@ -12,7 +12,7 @@ mod serve;
 
 use std::process::ExitCode;
 
-// The address sanitizer watches the system's allocator, and nothing that takes its place.
+// The address sanitizer watches only the system's allocator.
 #[cfg(not(feature = "system-allocator"))]
 #[global_allocator]
 static ALLOCATOR: sip_net::memory::Allocator = sip_net::memory::Allocator;

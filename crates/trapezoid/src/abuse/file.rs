@@ -1,5 +1,5 @@
-//! The file of the bans: text, a line for each, so that an operator can read it; written whole under another
-//! name and then put in its place, so that it is whole whenever the machine stops.
+//! The file of the bans. It is text, a line for each ban, so that an operator can read it. It is written
+//! under another name and then renamed, so that it is whole whenever the machine stops.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,18 +10,18 @@ use sip_core::admission::Source;
 
 use super::guard::{Ban, By, REASON};
 
-/// First line; a later form has another number.
+/// First line of the file; a later form has another number.
 const HEAD: &str = "trapezoid bans 1";
 
-/// Largest file that is read: a million bans with long reasons.
+/// Largest accepted file, bytes: a million bans with long reasons.
 const MOST: u64 = 512 << 20;
 
-/// What is wrong with a file.
+/// Error of reading the file.
 #[derive(Debug)]
 pub(crate) enum Wrong {
-    /// It cannot be read.
+    /// The file cannot be read.
     Io(io::Error),
-    /// It is none of ours, or damaged: number of the line, and what is wrong there.
+    /// The file is not one of ours, or damaged: number of the line, and the problem there.
     Line(usize, &'static str),
 }
 
@@ -35,7 +35,7 @@ impl std::fmt::Display for Wrong {
 }
 
 /// The text of these bans: source, begin, end (`-`: none), number, maker and reason, between tabs; times in
-/// Unix milliseconds. The last line gives their number.
+/// Unix milliseconds. The last line has the number of bans.
 pub(super) fn render<'b>(bans: impl Iterator<Item = (Source, &'b Ban)>) -> String {
     let mut text = format!("{HEAD}\n");
     let mut count = 0;
@@ -51,13 +51,13 @@ pub(super) fn render<'b>(bans: impl Iterator<Item = (Source, &'b Ban)>) -> Strin
     text
 }
 
-/// A reason as it is kept: one line, not too long.
+/// A reason in the stored form: one line of at most [`REASON`] characters.
 pub(crate) fn plain(reason: &str) -> String {
     let visible = reason.chars().map(|c| if c.is_control() { ' ' } else { c });
     visible.take(REASON).collect()
 }
 
-/// Reads a file; none of it is there where it does not exist.
+/// Reads a file; returns no bans if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Vec<(Source, Ban)>, Wrong> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -99,7 +99,7 @@ fn parse(line: &str) -> Option<(Source, Ban)> {
     let strikes = fields.next()?.parse().ok()?;
     let by = By::parse(fields.next()?)?;
     let reason = plain(fields.next()?);
-    // What is made for failures always ends.
+    // A ban for failures always has an end.
     (by == By::Hand || until_ms.is_some()).then_some((
         source,
         Ban {
@@ -112,19 +112,19 @@ fn parse(line: &str) -> Option<(Source, Ban)> {
     ))
 }
 
-/// What a file is written by. Only a test has another: what lies on the disk after a power failure hangs on
-/// the order of these steps, which no killed process shows.
+/// The disk to which a file is written. Only a test has another: the order of these steps decides what a
+/// power failure leaves on the disk, and a killed process does not show that.
 trait Disk {
     type File;
     fn create(&mut self, path: &Path) -> io::Result<Self::File>;
     fn open_dir(&mut self, path: &Path) -> io::Result<Self::File>;
     fn write(&mut self, file: &mut Self::File, text: &str) -> io::Result<()>;
-    /// Puts what was written, or of a directory what was renamed, on stable storage.
+    /// Puts a file's content, or a directory's names, on stable storage.
     fn sync(&mut self, file: &Self::File) -> io::Result<()>;
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
 }
 
-/// That of the operating system.
+/// The operating system's disk.
 struct Os;
 
 impl Disk for Os {
@@ -153,13 +153,13 @@ impl Disk for Os {
     }
 }
 
-/// Puts `text` in the place of the file, on disk when this returns.
+/// Replaces the content of the file by `text`. When this function returns, the text is on disk.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     write_by(&mut Os, path, text)
 }
 
-/// The draft is on disk before it gets its name, and the name before this returns: at no time does the name
-/// stand for less than a whole file.
+/// Replaces the content of the file. The draft is on disk before it gets its name, and the name is on disk
+/// before this function returns. So the name always stands for a whole file.
 fn write_by<D: Disk>(disk: &mut D, path: &Path, text: &str) -> io::Result<()> {
     let draft = beside(path, ".new");
     let mut file = disk.create(&draft)?;
@@ -171,7 +171,7 @@ fn write_by<D: Disk>(disk: &mut D, path: &Path, text: &str) -> io::Result<()> {
     disk.sync(&parent)
 }
 
-/// Gives a damaged file another name, so that it can be looked at and nothing is written over it.
+/// Renames a damaged file, so that an operator can read it and nothing overwrites it.
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = beside(path, ".damaged");
     fs::rename(path, &aside)?;
@@ -262,7 +262,7 @@ mod tests {
         }
         for length in 0..good.len() {
             fs::write(&path, &good.as_bytes()[..length]).expect("writable");
-            // Without the last line end it says the same.
+            // The text means the same without the last line end.
             assert_eq!(read(&path).is_ok(), length == good.len() - 1, "{length}");
         }
         fs::write(&path, b"trapezoid bans 1\n\xff\xfe\n").expect("writable");
@@ -271,7 +271,7 @@ mod tests {
         assert!(!path.exists() && aside.exists());
     }
 
-    /// Records its steps, and fails at one of them.
+    /// A disk that records its steps, and fails at one of them.
     struct FailingDisk {
         steps: Vec<String>,
         fails_at: usize,
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// What a power failure leaves hangs on it, and on nothing being done behind a step that failed.
+    /// The order of steps decides what a power failure leaves. So does that no step follows a failed one.
     #[test]
     fn a_draft_is_on_disk_before_it_gets_the_name_and_the_name_at_the_end() {
         for (path, dir) in [("/data/bans", "/data"), ("bans", ".")] {

@@ -1,21 +1,23 @@
-//! Bans: of which sources, for what and for how long. Values only, time comes in.
+//! The rules of bans: which sources are banned, for what and for how long. Plain values; the time is an
+//! argument.
 //!
-//! **What counts.** Failed authentications and requests of scanners, of sources that are certain and not of
-//! the trust domain: the core says which. Of one source so many within the window, and it is banned.
+//! **What counts.** Failed authentications and requests of scanners count, if the source is verified and not
+//! of the trust domain; the core decides that. A source with too many of these within the window is banned.
 //!
-//! **Many users behind one address.** Where others have registered from an address lately, one wrong
-//! password must not ban them all: there the *users* that fail are counted, each once. Guesses at the
-//! passwords of fewer users than that end the address all the same once they are [`SHARED_PATIENCE`] times
-//! as many as elsewhere, which no telephone makes by mistake. Requests of a scanner are counted by themselves
-//! there: one of them says nothing about the wrong passwords of others. Of the users that fail [`USERS`] are
-//! known; of any other each failure counts as another user.
+//! **Many users behind one address.** If other users have recently registered from an address, one wrong
+//! password must not ban them all. There the *users* that fail are counted, each once. Failures of fewer
+//! users than that ban the address once they are [`SHARED_PATIENCE`] times as many as elsewhere; no telephone
+//! makes so many by mistake. Requests of scanners are counted by themselves there: a scanner says nothing
+//! about wrong passwords of others. Of the users that fail, [`USERS`] are remembered; each failure of any
+//! other counts as another user.
 //!
-//! **How long.** Each ban of a source takes twice as long as the one before, up to the longest; a ban is
+//! **How long.** Each ban of a source takes twice as long as the one before, up to the longest. A ban is
 //! remembered for the longest time after its end.
 //!
-//! **At the limit** of bans held, one that is over and only remembered makes room first, then the one that
-//! ends soonest; those that an operator made stay. Where all are such, a new one is refused. Of sources that
-//! have failed lately, [`SUSPECTS`] are known; the one that began first is forgotten for a new one.
+//! **At the limit.** If too many bans are held, a remembered ban that is over makes room first, then the one
+//! that ends soonest. Bans made by an operator stay. If only such are held, a new ban is refused. Of sources
+//! that have recently failed, [`SUSPECTS`] are remembered; the one whose window began first makes room for a
+//! new one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -25,39 +27,40 @@ use sip_core::config::Network;
 
 use settings::BanPolicy;
 
-/// Sources that have failed lately.
+/// Most sources with recent failures that are remembered.
 const SUSPECTS: usize = 65_536;
 
-/// Users that are known of each of them: 16 MiB in all.
+/// Most users remembered for each source: 16 MiB in all.
 const USERS: usize = 64;
 
-/// Peers of the trust domain that have been learnt.
+/// Most learnt peers of the trust domain.
 const PEERS: usize = 4_096;
 
-/// A peer that was not met for so long is no more, milliseconds. Workers look for those with names every
-/// five minutes and tell of them every ten; so long may name service be down.
+/// Time after which a peer that was not met is forgotten, milliseconds. Workers resolve peers with names
+/// every five minutes and report them every ten. Name service may be down for as long as this bound.
 const PEER_MS: u64 = 86_400_000;
 
-/// The same after a change of the configuration, which may not name it any more.
+/// Time after which a peer that was not met is forgotten after a change of the configuration, milliseconds:
+/// the configuration may no longer name it.
 const PEER_LEFT_MS: u64 = 3_600_000;
 
-/// So many times the failures are borne with of an address that others register from.
+/// Factor on the failures allowed to an address from which other users register.
 const SHARED_PATIENCE: u32 = 10;
 
-/// Characters of a reason.
+/// Most characters of a reason.
 pub(crate) const REASON: usize = 200;
 
 /// The maker of a ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// What the source did.
+    /// Failures of the source.
     Failures,
     /// An operator.
     Hand,
 }
 
 impl By {
-    /// As pages and the file have it.
+    /// The maker's name on pages and in the file.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Failures => "failures",
@@ -75,25 +78,25 @@ impl By {
 /// One ban.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ban {
-    /// When it began, Unix milliseconds.
+    /// Begin of the ban, Unix milliseconds.
     pub since_ms: u64,
-    /// When it ends; `None`: when it is lifted.
+    /// End of the ban, Unix milliseconds; `None`: until it is lifted.
     pub until_ms: Option<u64>,
-    /// Which of this source's bans it is, from 1.
+    /// Number of the ban among those of this source, from 1.
     pub strikes: u32,
-    /// Its maker.
+    /// Maker of the ban.
     pub by: By,
-    /// Why.
+    /// Reason of the ban.
     pub reason: String,
 }
 
 impl Ban {
-    /// Whether it holds.
+    /// Whether the ban is in force.
     pub(crate) fn holds(&self, now_ms: u64) -> bool {
         self.until_ms.is_none_or(|until| until > now_ms)
     }
 
-    /// Its place among those that may go; none of an operator's that holds.
+    /// The ban's key in the `ends` of [`Guard`], which have no bans of operators.
     fn end(&self) -> u64 {
         self.until_ms.unwrap_or(u64::MAX)
     }
@@ -102,16 +105,16 @@ impl Ban {
 /// Why a source is not banned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBanned {
-    /// It is, or has in it, a peer of the trust domain.
+    /// The source is a peer of the trust domain, or its network contains one.
     Trusted,
-    /// So many bans are held, all of operators.
+    /// Too many bans are held, all of them made by operators.
     Full,
 }
 
-/// What a source has done lately.
+/// Recent failures of a source.
 #[derive(Debug, Default)]
 struct Suspect {
-    /// Begin of its window.
+    /// Begin of the window, Unix milliseconds.
     since_ms: u64,
     /// Failed authentications.
     failures: Count,
@@ -120,7 +123,7 @@ struct Suspect {
     users: Users,
 }
 
-/// How often, in this window and in the one before.
+/// Counts of this window and of the one before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     now: u32,
@@ -130,9 +133,9 @@ struct Count {
 /// The users that failed in a window.
 #[derive(Debug, Default)]
 struct Users {
-    /// Hashes of the first of them, keyed, so that no guesser can choose two that are equal.
+    /// Hashes of the first users, keyed, so that no guesser can choose two users with the same hash.
     known: Vec<u32>,
-    /// Failures of others.
+    /// Failures of other users.
     others: u32,
 }
 
@@ -149,7 +152,7 @@ impl Users {
         }
     }
 
-    /// How many they are, at most.
+    /// Most users that these can be.
     fn count(&self) -> u32 {
         self.others.saturating_add(self.known.len() as u32)
     }
@@ -167,19 +170,19 @@ pub(crate) struct Counts {
     pub suspects_evicted: u64,
 }
 
-/// All that is held of sources.
+/// State of all sources: bans, suspects and peers.
 #[derive(Debug)]
 pub(crate) struct Guard {
     policy: BanPolicy,
     exempt: Vec<Network>,
-    /// In force and remembered.
+    /// Bans in force, and remembered ones.
     bans: BTreeMap<Source, Ban>,
-    /// Those that may make room, by their ends.
+    /// Bans that may make room, by their ends.
     ends: BTreeSet<(u64, Source)>,
     suspects: HashMap<Source, Suspect>,
-    /// Suspects in the order of their windows; some have begun another since.
+    /// Suspects in the order of their windows. Some have begun another window since.
     order: VecDeque<(u64, Source)>,
-    /// When each was last reported.
+    /// Peers, with the time of the last report of each.
     peers: BTreeMap<Source, u64>,
     pub(crate) counts: Counts,
 }
@@ -198,7 +201,7 @@ impl Guard {
         }
     }
 
-    /// Takes a new configuration. Returns the sources with bans that end by it, as they are trusted now.
+    /// Uses a new configuration. Returns the sources whose bans end by it, because they are trusted now.
     pub(crate) fn reconfigure(
         &mut self,
         now_ms: u64,
@@ -221,7 +224,7 @@ impl Guard {
         trusted
     }
 
-    /// Takes what a file had.
+    /// Adds the bans of a file.
     pub(crate) fn load(&mut self, bans: Vec<(Source, Ban)>) {
         for (source, ban) in bans {
             let has_room = self.bans.len() < self.policy.limit || self.make_room();
@@ -231,12 +234,12 @@ impl Guard {
         }
     }
 
-    /// All that are held, remembered ones among them, in order.
+    /// All bans in order, including remembered ones.
     pub(crate) fn bans(&self) -> impl Iterator<Item = (Source, &Ban)> {
         self.bans.iter().map(|(source, ban)| (*source, ban))
     }
 
-    /// What the workers are to know.
+    /// The source lists for the workers.
     pub(crate) fn standing(&self, now_ms: u64) -> SourceLists {
         let held = self.bans().filter(|(_, ban)| ban.holds(now_ms));
         SourceLists {
@@ -245,22 +248,22 @@ impl Guard {
         }
     }
 
-    /// Sources that have failed lately, and peers that were learnt.
+    /// Numbers of sources with recent failures, and of learnt peers.
     pub(crate) fn watched(&self) -> (usize, usize) {
         (self.suspects.len(), self.peers.len())
     }
 
-    /// Bans that may be held.
+    /// Most bans that may be held.
     pub(crate) fn limit(&self) -> usize {
         self.policy.limit
     }
 
-    /// Whether sources are banned for what they do.
+    /// Whether sources are banned for failures.
     pub(crate) fn is_watching(&self) -> bool {
         self.policy.failures > 0
     }
 
-    /// A peer of the trust domain is at `ip`; whether that is news, and whether it had been banned.
+    /// Notes a peer of the trust domain at `ip`. Returns whether it is new, and whether it had been banned.
     pub(crate) fn meet(&mut self, now_ms: u64, ip: IpAddr) -> (bool, bool) {
         let source = Source::of(ip);
         if self.peers.len() >= PEERS && !self.peers.contains_key(&source) {
@@ -275,8 +278,8 @@ impl Guard {
         (is_news, is_news && self.lift(source))
     }
 
-    /// Counts a failure of a source: as `user` (a hash of the name), or, with `None`, by a request of a
-    /// scanner. `is_shared`: others have registered from there lately. Returns the ban that follows, if any.
+    /// Counts a failure of a source: of `user` (a hash of the name), or, if `None`, a request of a scanner.
+    /// `is_shared`: other users have recently registered from there. Returns the resulting ban, if any.
     pub(crate) fn fail(
         &mut self,
         now_ms: u64,
@@ -378,7 +381,7 @@ impl Guard {
         }
     }
 
-    /// Ends the ban of a source and forgets what it did before; whether there was one.
+    /// Ends the ban of a source and forgets its failures. Returns whether there was a ban.
     pub(crate) fn lift(&mut self, source: Source) -> bool {
         self.suspects.remove(&source);
         let Some(ban) = self.bans.remove(&source) else {
@@ -399,8 +402,8 @@ impl Guard {
         true
     }
 
-    /// Lets time pass since `before_ms`. Returns the sources with bans that have ended, and whether anything
-    /// else is different for workers or file.
+    /// Advances the time from `before_ms` to `now_ms`. Returns the sources whose bans have ended, and whether
+    /// anything else has changed for workers or file.
     pub(crate) fn pass(&mut self, before_ms: u64, now_ms: u64) -> (Vec<Source>, bool) {
         let longest = millis(self.policy.longest);
         let ended = self
@@ -410,7 +413,8 @@ impl Guard {
         let ended: Vec<Source> = ended.map(|(source, _)| *source).collect();
         self.counts.ended += ended.len() as u64;
         let held = (self.bans.len(), self.peers.len());
-        // Remembered for what may come; of what an operator made there is nothing to double.
+        // A ban for failures is remembered after its end, to double the next. A ban by an operator is not:
+        // there is nothing to double.
         self.bans.retain(|source, ban| {
             let kept = match (ban.by, ban.until_ms) {
                 (_, None) => true,
@@ -435,7 +439,7 @@ impl Guard {
         (ended, is_different)
     }
 
-    /// Forgets a suspect if its window began then.
+    /// Forgets a suspect if its window began at that time.
     fn forget(&mut self, since_ms: u64, source: Source) -> bool {
         let is_that = self.suspects.get(&source).is_some_and(|s| s.since_ms == since_ms);
         is_that && self.suspects.remove(&source).is_some()
@@ -471,7 +475,7 @@ impl Guard {
             }
         }
         if let Some(next) = &next {
-            // Of each that is known there is one that counts, and at most one that does not.
+            // Each remembered suspect has one valid entry, and at most one outdated.
             if self.order.len() >= 2 * SUSPECTS {
                 let suspects = &self.suspects;
                 self.order
@@ -486,7 +490,7 @@ impl Guard {
         entry
     }
 
-    /// Whether a source is of the trust domain, or has a part of it in it.
+    /// Whether a source is in the trust domain, or contains a part of it.
     fn is_trusted(&self, source: Source) -> bool {
         self.peers.contains_key(&source) || self.exempt.iter().any(|network| source.touches(network))
     }
@@ -506,7 +510,7 @@ impl Count {
         self.now = self.now.saturating_add(1);
     }
 
-    /// That of the window after.
+    /// The count for the next window.
     const fn next(self) -> Self {
         Self {
             now: 0,
@@ -514,15 +518,15 @@ impl Count {
         }
     }
 
-    /// Those of this window, and of the one before as many as lie in what of it has not passed yet, as if
-    /// they had come evenly.
+    /// The count of this window, and a part of that of the window before. The part is the share of the window
+    /// that has not passed yet, as if the events had come evenly.
     fn weight(self, left_ms: u64, window_ms: u64) -> u32 {
         let earlier = u64::from(self.earlier) * left_ms / window_ms.max(1);
         self.now.saturating_add(earlier as u32)
     }
 }
 
-/// Why a source is banned.
+/// The reason of a ban for failures.
 fn reason(failures: u32, users: u32, scans: u32) -> String {
     let failed = match (failures, users) {
         (0, _) => None,

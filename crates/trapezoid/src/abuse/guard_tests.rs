@@ -38,7 +38,7 @@ fn number(n: u32) -> Source {
     Source::of(std::net::Ipv4Addr::from_bits(0xc633_0000 + n).into())
 }
 
-/// Fails `times` at `now`, each time as another user; returns whether that banned the source.
+/// Fails `times` times at `now`, each time as another user. Returns whether that banned the source.
 fn fail(guard: &mut Guard, now: u64, who: Source, times: u64) -> bool {
     (0..times).fold(false, |banned, user| {
         banned | matches!(guard.fail(now, who, Some(user), false), Some(Ok(_)))
@@ -48,15 +48,15 @@ fn fail(guard: &mut Guard, now: u64, who: Source, times: u64) -> bool {
 #[test]
 fn so_many_failures_in_time_end_in_a_ban() {
     let bad = source("192.0.2.66");
-    // Times of failures, seconds, and the number of the one that is too much.
+    // Times of failures, seconds, and the number of the failure that exceeds the limit.
     for (times, expected) in [
         (&[0, 0, 0, 0, 0, 0][..], Some(5)),
         (&[0, 10, 20, 30, 59], Some(5)),
         (&[0, 10, 20, 30], None),
         (&[0, 60, 120, 180, 240, 300, 360], None),
-        // Evenly one in 16 s: never five in 60.
+        // One failure every 16 s: never five in 60 s.
         (&[0, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160], None),
-        // Five around the end of a window.
+        // Five failures around the end of a window.
         (&[0, 57, 58, 59, 61, 62], Some(6)),
     ] {
         let mut guard = guard();
@@ -109,7 +109,7 @@ fn one_users_wrong_password_does_not_ban_the_office() {
     };
     assert!(!shared(&mut guard, 1, 49), "a telephone that tries without end");
     assert!(shared(&mut guard, 1, 1), "and a search for its password");
-    // Several users that fail are no mistake.
+    // Failures of several users are no mistake.
     let (mut guard, mut banned) = (self::guard(), Vec::new());
     for user in 1..=5 {
         banned.push(shared(&mut guard, user, 3));
@@ -118,7 +118,7 @@ fn one_users_wrong_password_does_not_ban_the_office() {
     // If no user has registered from there, each failure counts.
     let mut guard = self::guard();
     assert!(fail(&mut guard, NOW, office, 5));
-    // A scanner is no user's telephone.
+    // A request of a scanner comes from no user's telephone.
     let mut guard = self::guard();
     assert!((0..5).any(|_| guard.fail(NOW, office, None, true).is_some()));
 }
@@ -126,11 +126,11 @@ fn one_users_wrong_password_does_not_ban_the_office() {
 #[test]
 fn a_scan_does_not_bring_an_offices_wrong_passwords_down_on_it() {
     let (mut guard, office) = (guard(), source("192.0.2.7"));
-    // One telephone with a wrong password, far beyond what is borne with elsewhere ...
+    // One telephone with a wrong password fails far more often than the limit elsewhere ...
     for _ in 0..40 {
         assert!(guard.fail(NOW, office, Some(1), true).is_none());
     }
-    // ... and scans, which are counted by themselves.
+    // ... and scans are counted by themselves.
     for number in 1..5 {
         assert!(guard.fail(NOW, office, None, true).is_none(), "scan {number}");
     }
@@ -140,14 +140,14 @@ fn a_scan_does_not_bring_an_offices_wrong_passwords_down_on_it() {
         ban.map(|ban| ban.reason.as_str()),
         Some("41 failed authentications of one user, 5 requests of a scanner")
     );
-    // Nor do the scans bring the users nearer to their limit.
+    // Scans do not add to the count of users either.
     guard.lift(office);
     for user in 1..5 {
         assert!(guard.fail(NOW, office, None, true).is_none());
         assert!(guard.fail(NOW, office, Some(user), true).is_none());
     }
     assert!(guard.fail(NOW, office, Some(5), true).is_some());
-    // If no user has registered from there, both are what a guesser does.
+    // If no user has registered from there, both add up, as a guesser does both.
     guard.lift(office);
     assert!(!fail(&mut guard, NOW, office, 4));
     let ban = guard.fail(NOW, office, None, false).and_then(Result::ok);
@@ -170,7 +170,7 @@ fn what_is_kept_of_users_has_a_bound() {
         assert!(users.known.capacity() <= USERS, "{user}");
     }
     assert!(guard.fail(NOW, office, Some(9_999), true).is_some());
-    // Those that are known are counted once, however often they fail; of the others each failure.
+    // Remembered users count once, however often they fail. Each failure of another user counts.
     let some = BanPolicy {
         failures: USERS as u32 + 10,
         ..policy()
@@ -197,7 +197,7 @@ fn the_trust_domain_is_never_banned() {
             "{trusted}"
         );
     }
-    // What is learnt counts as much, and ends a ban.
+    // A learnt peer counts as one of the configuration, and ends a ban.
     let late = source("192.0.2.99");
     assert!(fail(&mut guard, NOW, late, 5));
     assert_eq!(guard.meet(NOW, late.address()), (true, true));
@@ -205,12 +205,12 @@ fn the_trust_domain_is_never_banned() {
     assert!(!fail(&mut guard, NOW, late, 100));
     let standing = guard.standing(NOW);
     assert!(standing.banned.is_empty() && standing.peers.contains(late));
-    // A trunk may be quiet for a night, and name service down.
+    // A trunk may be silent for a night, and name service be down.
     let (_, is_different) = guard.pass(NOW, NOW + 12 * 3_600_000);
     assert!(!is_different && guard.standing(NOW).peers.contains(late));
     let (_, is_different) = guard.pass(NOW, NOW + PEER_MS);
     assert!(is_different && guard.standing(NOW).peers.is_empty());
-    // So does a reload.
+    // A reload also ends a ban.
     assert!(fail(&mut guard, NOW, late, 5));
     assert_eq!(
         guard.reconfigure(NOW, policy(), vec![network("192.0.2.0/24")]),
@@ -250,7 +250,7 @@ fn bans_are_made_and_lifted_by_hand() {
     assert!(ended.is_empty() && !is_different, "until it is lifted");
     assert!(guard.lift(bad) && !guard.lift(bad));
     assert!(guard.standing(NOW).banned.is_empty());
-    // To lift a ban is to forgive.
+    // Lifting a ban also forgets the failures.
     assert!(!fail(&mut guard, NOW, bad, 4));
     guard.lift(bad);
     assert!(!fail(&mut guard, NOW, bad, 4));
@@ -258,7 +258,7 @@ fn bans_are_made_and_lifted_by_hand() {
     guard.lift(bad);
     assert!(fail(&mut guard, NOW, bad, 5));
     assert!(guard.bans().all(|(_, ban)| ban.strikes == 1));
-    // One with an end is not remembered beyond it.
+    // A ban by hand with an end is not remembered beyond it.
     assert!(guard.add(NOW, bad, Some(NOW + 1_000), String::new()).is_ok());
     let (ended, is_different) = guard.pass(NOW, NOW + 1_000);
     assert_eq!((ended, is_different, guard.bans().count()), (vec![bad], true, 0));
@@ -271,7 +271,7 @@ fn at_the_limit_those_that_are_over_go_then_those_that_end_soonest() {
     assert!(guard.add(NOW, number(0), None, String::new()).is_ok());
     assert!(fail(&mut guard, NOW, number(1), 5));
     assert!(fail(&mut guard, NOW + 200_000, number(2), 5));
-    // The first of the two is over, and only remembered.
+    // The first of the two bans is over, and only remembered.
     let later = NOW + 400_000;
     guard.pass(NOW, later);
     assert_eq!(guard.bans().count(), 3);
@@ -280,7 +280,7 @@ fn at_the_limit_those_that_are_over_go_then_those_that_end_soonest() {
     let held: Vec<Source> = guard.bans().map(|(source, _)| source).collect();
     assert_eq!(held, [number(0), number(3), number(4)]);
     assert_eq!(guard.counts.evicted, 2);
-    // What an operator made stays, and may fill it.
+    // Bans made by an operator stay, and may fill the table.
     for n in [5, 6] {
         assert!(
             guard
@@ -298,7 +298,7 @@ fn at_the_limit_those_that_are_over_go_then_those_that_end_soonest() {
     );
     assert_eq!((guard.counts.refused, guard.bans().count()), (2, 3));
     assert!(guard.ends.is_empty());
-    // A lower limit holds at once.
+    // A lower limit takes effect at once.
     guard.pass(later, later + 1);
     assert!(fail(&mut guard, later, number(9), 5));
     guard.reconfigure(later, BanPolicy { limit: 1, ..policy() }, Vec::new());
@@ -314,7 +314,7 @@ fn suspects_are_bounded_and_forgotten() {
     }
     assert_eq!(guard.watched().0, SUSPECTS);
     assert_eq!(guard.counts.suspects_evicted, 10);
-    // Windows that begin again and again do not pile up either.
+    // Windows that begin again and again do not accumulate either.
     for round in 1..10 {
         for n in 10..2_000 {
             let _ = guard.fail(NOW + round * 61_000, number(n), Some(1), false);

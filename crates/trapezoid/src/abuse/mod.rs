@@ -1,9 +1,9 @@
-//! Abuse control of the whole process: what the workers see is judged here ([`guard`]), kept over restarts
-//! ([`mod@file`]), and sent to all workers.
+//! Abuse control of the whole process. It judges the workers' reports ([`guard`]), keeps the bans over
+//! restarts ([`mod@file`]), and sends the source lists to all workers.
 //!
-//! Workers report by bounded queues and never wait; a report that finds no room is lost, and counted. Peers
-//! of the trust domain have a queue of their own: their reports are rare, and no other source must take their
-//! protection. One task takes the reports, and looks at the time once a second.
+//! Workers report by bounded queues and never wait; a report that does not fit is lost, and counted. Peers of
+//! the trust domain have a queue of their own: their reports are rare, and no other source must cost them
+//! their protection. One task handles the reports, and checks the time once a second.
 
 mod file;
 mod guard;
@@ -32,16 +32,16 @@ pub(crate) use self::guard::{Ban, NotBanned, REASON};
 use crate::machine::unix_ms;
 use settings::{BanPolicy, Loaded};
 
-/// Reports of the workers that wait.
+/// Most waiting reports of the workers.
 const REPORTS: usize = 16_384;
 
-/// Peers of the trust domain that wait to be known: a worker reports each once in ten minutes.
+/// Most peers of the trust domain that wait to be noted. A worker reports each peer once in ten minutes.
 const MET: usize = 16_384;
 
-/// Reports judged at once.
+/// Most reports judged at once.
 const AT_ONCE: usize = 1_024;
 
-/// What a worker has seen.
+/// An observation of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Report {
     /// A failure of authentication, with a hash of the user's name.
@@ -50,28 +50,28 @@ pub(crate) enum Report {
     Scanned(IpAddr),
 }
 
-/// What the workers report.
+/// The reports of the workers.
 #[derive(Debug)]
 pub(crate) struct Reports {
     seen: mpsc::Receiver<Report>,
-    /// Peers of the trust domain.
+    /// Addresses of peers of the trust domain.
     met: mpsc::Receiver<IpAddr>,
 }
 
-/// What the workers' sinks hold of it. Cheap to clone.
+/// Handle for the workers' sinks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     reports: mpsc::Sender<Report>,
     met: mpsc::Sender<IpAddr>,
     lost: Arc<Counter>,
     known: Arc<Known>,
-    /// Whether sources are banned for what they do.
+    /// Whether sources are banned for failures.
     is_on: Arc<AtomicBool>,
     hasher: RandomState,
 }
 
 impl Watch {
-    /// Takes of an event what concerns it.
+    /// Reports an event, if abuse control needs it.
     pub(crate) fn see(&self, event: &Event) {
         let report = match event {
             Event::Registered { source, .. } => {
@@ -113,7 +113,7 @@ impl Watch {
     }
 }
 
-/// All of it, for the admin pages and the server. Cheap to clone.
+/// Abuse control, for the admin pages and the server. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Abuse(Arc<Inner>);
 
@@ -122,13 +122,13 @@ struct Inner {
     watch: Watch,
     hub: Hub,
     path: PathBuf,
-    /// One writes at a time, and each the latest.
+    /// Lock for writing the file: each writer writes the latest bans.
     writing: tokio::sync::Mutex<()>,
-    /// Something is not on disk yet.
+    /// Whether a change is not on disk yet.
     is_unsaved: AtomicBool,
-    /// The last try to write the file of bans failed.
+    /// Whether the last attempt to write the file of bans failed.
     has_failed: AtomicBool,
-    /// The source lists have not reached all workers.
+    /// Whether the source lists have not reached all workers.
     is_untold: AtomicBool,
     save_failures: Counter,
 }
@@ -139,18 +139,18 @@ impl fmt::Debug for Abuse {
     }
 }
 
-/// Why a change by hand was not made.
+/// Why a change by hand failed.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// It is not to be.
+    /// The ban is refused.
     Refused(NotBanned),
-    /// It holds, but not beyond a restart: the file cannot be written.
+    /// The change is in force, but lost at a restart: the file cannot be written.
     NotSaved(String),
 }
 
 impl Abuse {
-    /// Reads the bans of the data directory. A damaged file is set aside, and no source is banned: to refuse
-    /// to start for it would do the attackers' work.
+    /// Reads the bans of the data directory. If the file is damaged, it is set aside and no source is banned.
+    /// Refusing to start because of it would serve the attackers.
     pub(crate) fn open(loaded: &Loaded, hub: &Hub) -> (Self, Reports) {
         let path = loaded.shell.data_dir.join("bans");
         let mut guard = Guard::new(loaded.shell.bans, exempt_networks(&loaded.core));
@@ -193,27 +193,27 @@ impl Abuse {
             save_failures: Counter::default(),
         };
         let abuse = Self(Arc::new(inner));
-        // Before the workers begin: it waits in their mailboxes.
+        // Posted before the workers begin: the lists wait in their mailboxes.
         abuse.tell_workers();
         (abuse, Reports { seen, met })
     }
 
-    /// What a worker's sink holds.
+    /// The handle for a worker's sink.
     pub(crate) fn watch(&self) -> Watch {
         self.0.watch.clone()
     }
 
-    /// Notes a registration from this address, as the store had it at the start.
+    /// Notes a registration from this address, which the store had at the start.
     pub(crate) fn note_registered(&self, ip: IpAddr) {
         self.0.watch.known.note(unix_ms(), Source::of(ip));
     }
 
-    /// Whether sources are banned for what they do.
+    /// Whether sources are banned for failures.
     pub(crate) fn is_watching(&self) -> bool {
         self.0.watch.is_on.load(Ordering::Relaxed)
     }
 
-    /// Takes a new configuration.
+    /// Uses a new configuration.
     pub(crate) fn reconfigure(&self, policy: BanPolicy, core: &Config) {
         let lifted = {
             let mut guard = self.0.guard.lock();
@@ -228,7 +228,7 @@ impl Abuse {
         self.0.is_unsaved.store(true, Ordering::Relaxed);
     }
 
-    /// Judges reports, ends bans in time and writes the file, until the server ends.
+    /// Judges reports, ends bans in time and writes the file, until the server stops.
     pub(crate) async fn run(self, mut reports: Reports) {
         let mut seconds = tokio::time::interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -259,13 +259,13 @@ impl Abuse {
                 self.tell_workers();
             }
             if self.0.is_unsaved.load(Ordering::Relaxed) {
-                // A failure is logged, and tried again within a second.
+                // A failure is logged, and the write is repeated within a second.
                 let _ = self.save().await;
             }
         }
     }
 
-    /// Takes peers of the trust domain. Returns whether the workers need new source lists.
+    /// Notes peers of the trust domain. Returns whether the workers need new source lists.
     fn meet(&self, met: &mut Vec<IpAddr>) -> bool {
         let now_ms = unix_ms();
         let mut is_different = false;
@@ -328,7 +328,7 @@ impl Abuse {
         self.0.is_untold.store(is_untold, Ordering::Relaxed);
     }
 
-    /// Writes the file; `Err`: why that failed.
+    /// Writes the file. `Err` has the reason of a failure.
     async fn save(&self) -> Result<(), String> {
         let _turn = self.0.writing.lock().await;
         self.0.is_unsaved.store(false, Ordering::Relaxed);
@@ -352,7 +352,7 @@ impl Abuse {
         Err(failed)
     }
 
-    /// The bans in force, in order; how many may be held, those that are remembered among them.
+    /// The bans in force, in order, and the most bans that may be held, including remembered ones.
     pub(crate) fn list(&self, now_ms: u64) -> (Vec<(Source, Ban)>, usize) {
         let guard = self.0.guard.lock();
         let held = guard.bans().filter(|(_, ban)| ban.holds(now_ms));
@@ -362,8 +362,8 @@ impl Abuse {
         )
     }
 
-    /// Bans a source for so many seconds, or until that is lifted. It holds, and is on disk, when this
-    /// returns.
+    /// Bans a source for this many seconds, or until the ban is lifted. When this function returns, the ban
+    /// is in force and on disk.
     pub(crate) async fn add(
         &self,
         source: Source,
@@ -385,7 +385,7 @@ impl Abuse {
         Ok(ban)
     }
 
-    /// Lifts the ban of a source, and forgets what it did; whether it was banned.
+    /// Lifts the ban of a source, and forgets its failures. Returns whether the source was banned.
     pub(crate) async fn lift(&self, source: Source) -> Result<bool, Failed> {
         let now_ms = unix_ms();
         let was_banned = {
@@ -393,7 +393,7 @@ impl Abuse {
             let was_banned = guard
                 .bans()
                 .any(|(other, ban)| other == source && ban.holds(now_ms));
-            // One that is over and remembered is forgotten all the same.
+            // A remembered ban that is over is forgotten, too.
             guard.lift(source) && was_banned
         };
         if was_banned {
@@ -404,7 +404,7 @@ impl Abuse {
         Ok(was_banned)
     }
 
-    /// For `/metrics`.
+    /// Samples for `/metrics`.
     pub(crate) fn metrics(&self) -> Vec<Sample> {
         let now_ms = unix_ms();
         let (counts, held, (suspects, peers)) = {

@@ -5,15 +5,15 @@ use sip_core::event::AuthFailure;
 
 use super::*;
 
-/// Abuse control with these lines of `[abuse]`, and what workers report to it; no source is banned, the trust
-/// domain is 10.0.0.0/8.
+/// Abuse control with these lines of `[abuse]`, and the reports of its workers. No source is banned; the
+/// trust domain is 10.0.0.0/8.
 pub(crate) fn opened(lines: &str) -> (Abuse, Reports) {
     let machine = Machine::default();
     let dir = tempfile::tempdir().expect("a directory").keep();
     let text = format!("[server]\ndata_dir = {dir:?}\n[abuse]\n{lines}\n[trust]\npeers = [\"10.0.0.0/8\"]\n");
     let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
     let (hub, mailboxes) = Hub::new(1, &loaded.shell.sockets).expect("mailboxes");
-    // They live as long as the test.
+    // The mailboxes must live as long as the test.
     std::mem::forget(mailboxes);
     Abuse::open(&loaded, &hub)
 }
@@ -31,7 +31,7 @@ fn failed(n: u32) -> Event {
     }
 }
 
-/// Workers tell of a peer once in ten minutes: what is lost leaves it unprotected for as long.
+/// Workers report a peer once in ten minutes: a lost report leaves the peer unprotected for as long.
 #[test]
 fn a_flood_of_failures_does_not_keep_a_peer_from_being_known() {
     let (abuse, reports) = opened("failures = 5");
@@ -49,7 +49,7 @@ fn a_flood_of_failures_does_not_keep_a_peer_from_being_known() {
         .expect("a runtime");
     runtime.block_on(async {
         let judging = tokio::spawn(abuse.clone().run(reports));
-        // It has judged what waited once all of it is gone.
+        // All waiting reports are judged once the queue is empty.
         while abuse.0.guard.lock().watched() != (REPORTS, 1) {
             tokio::task::yield_now().await;
         }
@@ -78,7 +78,7 @@ fn the_default_limits_ban_no_office() {
         for phone in 0..100 {
             let at = now + minute * 60_000 + phone * 500;
             assert!(guard.fail(at, unknown, Some(phone), false).is_none(), "{minute}");
-            // In an office where others have registered, each phone tries twice.
+            // In an office with registered users, each phone tries twice.
             for _ in 0..2 {
                 assert!(
                     guard.fail(at, registered, Some(phone), true).is_none(),

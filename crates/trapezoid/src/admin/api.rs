@@ -1,5 +1,4 @@
-//! `/api/v1/`: what operators see and do with the token. Everything is JSON; a refusal
-//! is `{"error": "…"}`.
+//! `/api/v1/`: the pages for operators with the token. Everything is JSON; a refusal is `{"error": "…"}`.
 
 use std::sync::Arc;
 
@@ -19,10 +18,10 @@ use super::{Pages, bans, cpu_split, credentials, json as page, registrations};
 use crate::machine::unix_ms;
 use crate::serve::reload::Verdict;
 
-/// Bytes of a request's body.
+/// Most bytes of a request's body.
 const MAX_BODY: usize = 16 * 1024;
 
-/// Everything below `/api/v1`.
+/// The routes below `/api/v1`.
 pub(super) fn router(pages: &Arc<Pages>) -> Router<Arc<Pages>> {
     Router::new()
         .route("/status", get(status))
@@ -55,7 +54,7 @@ pub(super) fn error(status: StatusCode, text: impl Into<String>) -> Response {
     page(status, &json!({ "error": text.into() })).into_response()
 }
 
-/// Lets a request in that has the token (RFC 6750 §2.1).
+/// Admits a request that has the token (RFC 6750 §2.1).
 async fn authorize(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
     let value = request.headers().get(header::AUTHORIZATION);
     let given = value.and_then(|value| match value.as_bytes().split_at_checked(7)? {
@@ -87,8 +86,8 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
     page(StatusCode::OK, &body).into_response()
 }
 
-/// Reads the configuration and its files again. What was not taken makes the answer an error, so that a script
-/// notices.
+/// Reads the configuration and its files again. If a part of it was refused, the response is an error, so
+/// that a script notices.
 async fn reload(State(pages): State<Arc<Pages>>) -> Response {
     let Some(outcome) = pages.reloads.ask().await else {
         return error(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end");
@@ -148,7 +147,7 @@ fn shown_member(member: &Member, now_unix_ms: u64) -> Value {
     })
 }
 
-/// What a request to change a member says of it.
+/// A request to change a member.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -170,7 +169,7 @@ async fn enable(
     change(&pages, &group, &uri, body, false)
 }
 
-/// Drains a member, or gives it requests again.
+/// Drains a member, or enables it again.
 fn change(pages: &Pages, group: &str, uri: &Uri, body: Body, drained: bool) -> Response {
     let groups = pages.groups.current();
     let Some(found) = groups.iter().find(|other| *other.name == *group.as_bytes()) else {
@@ -230,7 +229,7 @@ fn named(uri: &Uri, body: Body) -> Result<String, (StatusCode, String)> {
     decoded(value).ok_or_else(|| wrong("the query has a broken escape"))
 }
 
-/// Without percent escapes (RFC 3986 §2.1). `+` stands for itself: it occurs in telephone numbers.
+/// Text without percent escapes (RFC 3986 §2.1). `+` stands for itself: it occurs in telephone numbers.
 pub(super) fn decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -285,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Status and body of an answer to one who shows the token.
+    /// Status and body of the response to a request with the token.
     fn tell(address: SocketAddr, what: &str, body: &str) -> (u16, Value) {
         let answer = ask(address, what, &format!("authorization: bearer {TOKEN}\r\n"), body);
         let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
@@ -388,7 +387,7 @@ mod tests {
         let enable = "POST /api/v1/groups/carriers/enable?a=b&member=sip%3Agw1;transport=tcp";
         assert_eq!(tell(address, enable, ""), (200, done("up")));
         assert_eq!(groups[0].members[0].health.state(unix_ms()), MemberState::Up);
-        // A member that is drained by its `weight` is enabled in the configuration only.
+        // A member drained by its `weight` can be enabled in the configuration only.
         let (code, body) = tell(address, "POST /api/v1/groups/carriers/enable?member=sip:gw3", "");
         assert!(code == 409 && body["error"].is_string(), "{body}");
     }

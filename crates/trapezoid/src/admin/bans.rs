@@ -16,10 +16,10 @@ use super::{Pages, json as page};
 use crate::abuse::{Ban, Failed, NotBanned, REASON};
 use crate::machine::unix_ms;
 
-/// Longest ban by hand with an end, seconds: a year. One without stays until it is lifted.
+/// Longest ban by hand with an end, seconds: a year. A ban without an end stays until it is lifted.
 const LONGEST_S: u32 = 31_536_000;
 
-/// What a request to ban says.
+/// A request to ban.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -124,7 +124,7 @@ pub(super) mod tests {
     use super::*;
     use crate::abuse::Abuse;
 
-    /// Nobody is banned; the trust domain is 10.0.0.0/8.
+    /// Abuse control without bans; the trust domain is 10.0.0.0/8.
     pub(in super::super) fn abuse() -> Abuse {
         crate::abuse::tests::opened("bans = 2").0
     }
@@ -161,7 +161,7 @@ pub(super) mod tests {
                 &json!("noise ")
             )
         );
-        // It was written to disk in between; a second more for what the clocks round.
+        // The ban was written to disk in between. One more second is allowed for rounding of the clocks.
         let left_s = ban["left_s"].as_u64().expect("a number");
         let least = 59_u64.saturating_sub(begin.elapsed().as_secs());
         assert!((least..=60).contains(&left_s), "{left_s}");

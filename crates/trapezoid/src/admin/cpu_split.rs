@@ -1,4 +1,4 @@
-//! `/api/v1/cpu-split`: what CPU time goes into, and whether that is measured.
+//! `/api/v1/cpu-split`: the CPU time by component, and the switch of its measurement.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use super::api::error;
 use super::{Pages, json as page};
 use crate::cpu::{CpuTime, WORKER};
 
-/// How long a worker may take to obey: one at its limit has turns of milliseconds.
+/// Longest wait for a worker to obey: one at its limit has turns of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked whether it has.
+/// Interval of checking whether the workers have obeyed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The measuring, as these pages see it.
+/// The measurement of CPU time, for these pages.
 pub(crate) trait CpuPages: Debug + Send + Sync {
-    /// Switches it; whether all workers were told.
+    /// Switches the measurement. Returns whether all workers got the order.
     fn switch(&self, on: bool) -> bool;
-    /// What was counted.
+    /// The CPU time measured so far.
     fn cpu(&self) -> CpuTime;
 }
 
-/// What a request to switch it says.
+/// A request to switch the measurement.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -42,7 +42,7 @@ pub(super) async fn show(State(pages): State<Arc<Pages>>) -> Response {
     page(StatusCode::OK, &shown(&pages.cpu.cpu())).into_response()
 }
 
-/// Switches it on or off, and tells what there is then: nothing yet, or all of it.
+/// Switches the measurement on or off, and responds with its present result: empty, or complete.
 pub(super) async fn put(State(pages): State<Arc<Pages>>, body: Result<Bytes, BytesRejection>) -> Response {
     let remedy = "write {\"on\": true} or {\"on\": false}";
     let body = match body {

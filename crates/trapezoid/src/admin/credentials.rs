@@ -1,4 +1,4 @@
-//! `/api/v1/credentials`: how the subscriber store is, and what to forget of it.
+//! `/api/v1/credentials`: the state of the subscriber store, and the removal of cached entries.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use sip_backend::subscribers::Status;
 use super::api::{decoded, error};
 use super::{Pages, json as page};
 
-/// The subscriber store, as these pages see it; nothing while the server starts.
+/// The subscriber store, for these pages; `None` while the server starts.
 pub(crate) trait Credentials: Debug + Send + Sync {
-    /// How it is.
+    /// State of the store.
     fn status(&self) -> Option<Status>;
 
-    /// Forgets what is cached of `user@domain`, of everybody without a name; entries forgotten.
+    /// Forgets the cached entries of `user@domain`, or of all users without a name. Returns their number.
     fn forget(&self, subscriber: Option<(&str, &str)>) -> Option<usize>;
 }
 
@@ -42,8 +42,8 @@ pub(super) async fn status(State(pages): State<Arc<Pages>>) -> Response {
     page(StatusCode::OK, &body).into_response()
 }
 
-/// Forgets one subscriber (`?subscriber=USER@DOMAIN`), or all: after a change that the database does not tell, or
-/// too late.
+/// Forgets one subscriber (`?subscriber=USER@DOMAIN`), or all: after a change that the database does not
+/// report, or reports too late.
 pub(super) async fn forget(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     let mut parts = query.split('&').filter(|part| !part.is_empty());

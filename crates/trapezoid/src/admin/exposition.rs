@@ -1,5 +1,4 @@
-//! The two text formats of `/metrics`: OpenMetrics, where it is asked for, and Prometheus' own, which
-//! everything else reads.
+//! The two text formats of `/metrics`: OpenMetrics, if it is asked for, and otherwise Prometheus' own.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -16,7 +15,7 @@ pub(super) enum Format {
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
 impl Format {
-    /// The one that a request's `Accept` prefers; without one, Prometheus'.
+    /// The format that a request's `Accept` prefers; without one, Prometheus'.
     pub(super) fn wanted(accept: Option<&str>) -> Self {
         let mut open = 0.0_f32;
         let mut plain = 0.0_f32;
@@ -38,7 +37,7 @@ impl Format {
         }
     }
 
-    /// Its media type.
+    /// Media type of the format.
     pub(super) const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -55,8 +54,8 @@ impl Format {
     }
 }
 
-/// What differs: the family of a counter has the suffix of its series, one of an `info` is a gauge with the
-/// suffix, there are no units, and there is no end.
+/// Converts OpenMetrics to Prometheus' format. The family of a counter gets the suffix of its series. One of
+/// an `info` becomes a gauge with the suffix. Units and the end are left out.
 fn to_prometheus(text: &str) -> String {
     let kinds = |kind: &'static str| {
         let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -83,7 +82,7 @@ fn to_prometheus(text: &str) -> String {
             }
             _ => writeln!(page, "{line}"),
         };
-        // A string takes whatever is written.
+        // Writing to a string does not fail.
         let _ = written;
     }
     page

@@ -1,10 +1,10 @@
-//! Whether this process should be given traffic.
+//! Readiness: whether this process should get traffic.
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Asks the location store whether registrations cannot be saved.
+/// Tells whether the location store cannot save registrations.
 struct Store(Box<dyn Fn() -> bool + Send + Sync>);
 
 impl fmt::Debug for Store {
@@ -23,33 +23,33 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// The registrations are in memory.
+    /// Notes that the registrations are in memory.
     pub(crate) fn set_loaded(&self) {
         self.loaded.store(true, Ordering::Relaxed);
     }
 
-    /// From now on the process is not ready while `cannot_save` returns true.
+    /// Makes the process not ready while `cannot_save` returns true, from now on.
     pub(crate) fn watch_store(&self, cannot_save: impl Fn() -> bool + Send + Sync + 'static) {
-        // It is called once.
+        // This function is called once.
         let _ = self.store.set(Store(Box::new(cannot_save)));
     }
 
-    /// Every listener is bound and its workers run.
+    /// Notes that every listener is bound and its workers run.
     pub(crate) fn set_listening(&self) {
         self.listening.store(true, Ordering::Relaxed);
     }
 
-    /// No new traffic, please; there is no way back.
+    /// Asks for no new traffic; there is no way back.
     pub(crate) fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it takes no new traffic, for good.
+    /// Whether the process accepts no new traffic, for good.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Why it is not ready; empty: it is.
+    /// Reasons of not being ready; empty if the process is ready.
     pub(crate) fn reasons(&self) -> Vec<&'static str> {
         let states = [
             (

@@ -1,5 +1,6 @@
-//! Which hosts a request to the admin address may name. Otherwise a web page could have its own name lead to that
-//! address, and read the pages there as its own (DNS rebinding). The browser then writes the page's name in `Host`.
+//! Check of the host that a request to the admin address names. Without it, a web page could point its own
+//! name to that address, and read the pages there as its own (DNS rebinding). The browser then writes the
+//! page's name in `Host`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::RwLock;
 
-/// `server.name` and `admin.hosts`. Copies are of the same list, which a reload replaces.
+/// `server.name` and `admin.hosts`. Clones share one list, which a reload replaces.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct HostNames(Arc<RwLock<Vec<Box<str>>>>);
 
 impl HostNames {
-    /// Takes these names in place of the old ones. They are in lower case and have no final dot.
+    /// Replaces the names by these, which are in lower case and have no final dot.
     pub(crate) fn replace(&self, names: &[Box<str>]) {
         *self.0.write() = names.to_vec();
     }
 
-    /// Whether `host`, with or without a port, is an address, `localhost` or one of the names. An address leads to
-    /// itself only, unlike a name.
+    /// Whether `host`, with or without a port, is an address, `localhost` or one of the names. Unlike a name,
+    /// an address leads to itself only.
     fn allows(&self, host: &str) -> bool {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) => name,
@@ -40,7 +41,7 @@ impl HostNames {
 pub(super) async fn check(State(names): State<HostNames>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST);
     let named = host.and_then(|value| value.to_str().ok());
-    // HTTP/1.0 needs none, and no browser speaks that.
+    // HTTP/1.0 needs no `Host`, and no browser uses it.
     if host.is_none() || named.is_some_and(|host| names.allows(host)) {
         return next.run(request).await;
     }

@@ -1,5 +1,5 @@
-//! Accepts HTTP connections within bounds: so many at once, each for so long. One more ends the oldest, those
-//! first that have had no answer: a peer that says nothing keeps no probe from being answered.
+//! Accepts HTTP connections within bounds of number and time. Beyond the number, a new connection ends an old
+//! one, first of those without a response. So silent peers do not keep a probe from its response.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,29 +16,29 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Connections at once.
+/// Most connections at once.
 const CONNECTIONS: usize = 64;
-/// Time of one; a client that asks again and again opens another.
+/// Longest time of a connection; a client with more requests opens another.
 const LIFETIME: Duration = Duration::from_secs(60);
 /// Pause after an error of accepting, such as having no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The admin address.
+/// The listener of the admin address.
 pub(super) struct Bounded {
     listener: TcpListener,
     permits: Arc<Semaphore>,
     lifetime: Duration,
-    /// Those that live, the oldest first, and some that have ended since the last was accepted.
+    /// Live connections, the oldest first, and some that have ended since the last one was accepted.
     open: VecDeque<Open>,
 }
 
-/// What is silent for so long makes room first: a new connection may be about to ask.
+/// Silence after which a connection makes room first: a new one may be about to send its request.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How a connection is ended from here.
+/// A live connection, with the means to end it.
 struct Open {
     since: Instant,
-    /// Dropped, it ends.
+    /// Ends the connection when dropped.
     end: Sender<()>,
     is_answered: Arc<AtomicBool>,
 }
@@ -57,7 +57,7 @@ impl Bounded {
         }
     }
 
-    /// Ends a connection: the oldest that has been silent for a while, else the oldest that has had an answer, else
+    /// Ends a connection: the oldest that has been silent for a while, else the oldest with a response, else
     /// the oldest.
     fn make_room(&mut self) {
         let is_answered = |open: &Open| open.is_answered.load(Ordering::Relaxed);
@@ -115,9 +115,9 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection that ends in time and then gives its place back.
+/// A connection that ends in time and then releases its place.
 pub(super) struct Connection {
-    // Given back before its end is heard of.
+    // Released before the peer notices the end.
     _permit: Option<OwnedSemaphorePermit>,
     stream: TcpStream,
     until: Pin<Box<Sleep>>,
@@ -127,7 +127,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Whether its time is over, or its place is wanted; if not, the task is woken when that is so.
+    /// Fails if the connection's time is over, or its place is needed. Otherwise the task is woken when that
+    /// is so.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         self.is_over = self.is_over || Pin::new(&mut self.ended).poll(cx).is_ready();
         if self.is_over {
@@ -173,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves with room for so many connections; the address.
+    /// Serves with room for this many connections. Returns the address.
     fn served(connections: usize, lifetime: Duration) -> (tokio::runtime::Runtime, SocketAddr) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -198,7 +199,7 @@ mod tests {
         assert!(answer.ends_with("here"), "{answer}");
     }
 
-    /// Long before their time.
+    /// Silent peers end long before their time.
     #[test]
     fn silent_peers_make_room() {
         let (_runtime, address) = served(4, Duration::from_secs(3_600));
@@ -212,7 +213,7 @@ mod tests {
         for _ in 0..3 {
             ask(address);
         }
-        // The oldest have gone.
+        // The oldest connections have ended.
         for mut stream in silent.into_iter().take(5) {
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest);

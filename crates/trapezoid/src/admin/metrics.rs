@@ -1,7 +1,7 @@
-//! `/metrics`: everything that is counted, as OpenMetrics; [`super::exposition`] has the other format.
+//! `/metrics`: all metrics as OpenMetrics; [`super::exposition`] has the other format.
 //!
-//! Nothing is counted here. The parts of the program count for themselves; a [`Source`] reads them when
-//! somebody asks, and the collector below puts the readings of one name together.
+//! Nothing is counted here. The parts of the program count for themselves. A [`Source`] reads their counts
+//! for each request, and the collector below merges the readings of one name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use crate::cpu::CpuTime;
 use crate::machine::unix_ms;
 use crate::serve::tls::{CertificateExpiry, Use};
 
-/// Where readings come from.
+/// Source of readings.
 pub(crate) trait Source: Send + Sync + 'static {
     /// Reads everything now.
     fn read(&self) -> Reading;
 }
 
-/// One reading of everything that counts.
+/// One reading of all metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
-    /// The workers, in order.
+    /// Snapshots of the workers, in order.
     pub workers: Vec<Snapshot>,
-    /// What belongs to no worker.
+    /// Samples that belong to no worker.
     pub samples: Vec<Sample>,
     /// Contacts by domain and transport.
     pub registered: Vec<Registered>,
@@ -43,30 +43,30 @@ pub(crate) struct Reading {
     pub groups: Arc<[Group]>,
     /// Our certificates in force.
     pub certificates: Vec<CertificateExpiry>,
-    /// What CPU time goes into.
+    /// CPU time by component.
     pub cpu: CpuTime,
 }
 
-/// Contacts of one domain that have registered over one transport.
+/// Contacts of one domain, registered over one transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registered {
     /// The domain's name.
     pub domain: String,
-    /// As the configuration names it.
+    /// Name of the transport, as in the configuration.
     pub transport: &'static str,
-    /// How many.
+    /// Number of contacts.
     pub contacts: u64,
 }
 
-/// The page.
+/// The page `/metrics`.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// The registry of all workers together, and that with a series for each worker.
+    /// Two registries: of all workers together, and with a series for each worker.
     registries: [Registry; 2],
 }
 
 impl Metrics {
-    /// A page of what `source` reads and of the process itself.
+    /// A page of the readings of `source` and of the process itself.
     pub(crate) fn new(source: Arc<dyn Source>) -> Self {
         let registry = |by_worker| {
             let mut registry = Registry::default();
@@ -81,10 +81,10 @@ impl Metrics {
         }
     }
 
-    /// The page as OpenMetrics. With `by_worker` it has a series for each worker in place of one for all.
+    /// The page as OpenMetrics. With `by_worker` it has a series for each worker instead of one for all.
     ///
     /// # Errors
-    /// A reading could not be written, which is a fault of this program.
+    /// A reading could not be written, which is a bug.
     pub(crate) fn text(&self, by_worker: bool) -> Result<String, fmt::Error> {
         let mut text = String::new();
         let [all, each] = &self.registries;
@@ -105,7 +105,7 @@ impl fmt::Debug for All {
     }
 }
 
-/// A reading with the labels that it is written with.
+/// A reading with its labels.
 struct Series {
     labels: Vec<(String, String)>,
     value: Value,
@@ -118,12 +118,12 @@ struct Family {
     series: Vec<Series>,
 }
 
-/// Families in the order in which their names came up.
+/// Families in the order in which their names first appeared.
 #[derive(Default)]
 struct Families(Vec<Family>);
 
 impl Families {
-    /// Adds a reading. If there is a series with the same name and labels, it is added to that.
+    /// Adds a reading. If there is a series with the same name and labels, the reading is added to that.
     fn add(&mut self, name: String, help: &'static str, labels: Vec<(String, String)>, value: Value) {
         let series = Series { labels, value };
         match self.0.iter_mut().find(|family| family.name == name) {
@@ -142,7 +142,7 @@ impl Families {
         }
     }
 
-    /// Adds the readings of a worker: with `number` as series of its own, else to those of all workers.
+    /// Adds the readings of a worker: with `number` as separate series, else to those of all workers.
     fn worker(&mut self, number: Option<usize>, worker: &Snapshot) {
         let labelled = |mut labels: Vec<(String, String)>| {
             labels.extend(number.map(|number| ("worker".to_owned(), number.to_string())));
@@ -234,7 +234,7 @@ fn add_to(value: &mut Value, more: &Value) {
     }
 }
 
-/// Adds the contacts of each domain and transport. No two of them are the same, so nothing is searched for.
+/// Adds the contacts of each domain and transport. No two entries are the same, so nothing is searched for.
 fn registered(all: Vec<Registered>, families: &mut Families) {
     let series = all.into_iter().map(|registered| Series {
         labels: vec![
@@ -335,7 +335,7 @@ fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 12] {
     ]
 }
 
-/// `a="x",b="y"` to pairs; the values are words of this program, without escapes.
+/// Splits `a="x",b="y"` into pairs; the values are words of this program, without escapes.
 fn parse_labels(text: &str) -> Vec<(String, String)> {
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
     pairs
@@ -377,7 +377,7 @@ impl Collector for All {
     }
 }
 
-/// CPU seconds since that was switched on.
+/// CPU seconds since the measurement was switched on.
 fn encode_cpu(encoder: &mut DescriptorEncoder<'_>, cpu: &CpuTime) -> Result<(), fmt::Error> {
     let help = "CPU time by thread and by what it went into, since that is measured";
     let mut metrics = encoder.encode_descriptor("trapezoid_cpu_seconds", help, None, MetricType::Counter)?;
@@ -415,7 +415,7 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result
         Some(Value::Histogram(_)) => MetricType::Histogram,
         None => return Ok(()),
     };
-    // Back-ends count microseconds; the convention for what is read is seconds.
+    // Back-ends count microseconds; by convention, metrics are in seconds.
     let (name, divisor) = match (&kind, family.name.strip_suffix("_microseconds")) {
         (MetricType::Histogram | MetricType::Counter, Some(stem)) => (format!("{stem}_seconds"), 1e6),
         _ => (family.name.clone(), 1.0),
@@ -493,7 +493,7 @@ mod tests {
         Metrics::new(Arc::new(Fixed(reading))).text(true).expect("text")
     }
 
-    /// Every line of the page as name with labels and value, after checking its form.
+    /// Every line of the page, name with labels and value, after a check of its form.
     fn parse(page: &str) -> HashMap<String, f64> {
         let mut out = HashMap::new();
         let mut described: Vec<String> = Vec::new();

@@ -1,5 +1,5 @@
-//! HTTP for operators. `/metrics`, `/health/live` and `/health/ready` change nothing and tell no secret, so
-//! they ask for no token, nor does `/api/openapi.json`; everything below `/api/v1/` does.
+//! HTTP for operators. `/metrics`, `/health/live`, `/health/ready` and `/api/openapi.json` change nothing and
+//! contain no secret, so they need no token. Everything below `/api/v1/` needs one.
 
 mod api;
 mod bans;
@@ -36,7 +36,7 @@ use crate::abuse::Abuse;
 use crate::groups::Groups;
 use crate::serve::reload::Reloads;
 
-/// What the pages show.
+/// Sources and settings of the pages.
 #[derive(Debug)]
 pub(crate) struct Pages {
     /// `/health/*`.
@@ -53,32 +53,32 @@ pub(crate) struct Pages {
     pub credentials: Arc<dyn credentials::Credentials>,
     /// `/api/v1/cpu-split`.
     pub cpu: Arc<dyn cpu_split::CpuPages>,
-    /// By which names these pages may be asked.
+    /// Names by which requests may address these pages.
     pub hosts: HostNames,
-    /// Opens `/api/v1/`.
+    /// The token for `/api/v1/`.
     pub token: Token,
     /// `/api/v1/reload`.
     pub reloads: Reloads,
-    /// Worker threads.
+    /// Number of worker threads.
     pub workers: u16,
     /// When the process started.
     pub started: Instant,
 }
 
-/// Binds the admin address now, so that its being in use is known before anything starts.
+/// Binds the admin address now, so that a conflict is found before anything starts.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address cannot be bound.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Answers requests until the runtime ends.
+/// Serves requests until the runtime ends.
 ///
 /// # Errors
-/// The listener cannot be watched.
+/// The listener cannot be registered with the runtime.
 pub(crate) async fn serve(listener: TcpListener, pages: Pages) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     axum::serve(Bounded::new(listener), router(pages)).await
@@ -122,7 +122,7 @@ async fn metrics_page(State(pages): State<Arc<Pages>>, uri: Uri, headers: Header
     }
 }
 
-/// The process answers, so it lives.
+/// Responds that the process is alive.
 async fn live() -> impl IntoResponse {
     json(StatusCode::OK, &serde_json::json!({ "status": "live" }))
 }
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// The token of the tests.
+    /// Token of the tests.
     pub(super) const TOKEN: &str = "0123456789abcdef";
 
     #[derive(Debug)]
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Threads that do nothing, and measure it.
+    /// Measurement of threads that do nothing.
     #[derive(Debug, Default)]
     struct Idle(AtomicBool);
 
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Sends a request with these header lines and this body; the whole answer.
+    /// Sends a request with these header lines and this body. Returns the whole response.
     pub(super) fn ask(address: SocketAddr, what: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(address).expect("connects");
         let length = body.len();
@@ -248,7 +248,7 @@ mod tests {
         start_with(health, groups, Reloads::new().0)
     }
 
-    /// The same, with reloads.
+    /// Serves HTTP while the runtime lives, with reloads.
     pub(super) fn start_with(
         health: &Arc<Health>,
         groups: &[Group],
@@ -257,7 +257,7 @@ mod tests {
         start_at("127.0.0.1:0", health, groups, reloads)
     }
 
-    /// The same at this address. It may be asked by the name `sip.example.org`.
+    /// Serves HTTP at this address, also under the name `sip.example.org`.
     fn start_at(
         listen: &str,
         health: &Arc<Health>,
@@ -336,7 +336,7 @@ mod tests {
         assert!(!metrics.contains("# EOF"));
     }
 
-    /// DNS rebinding: a web page has its own host name lead to this address, and would read the answer as its own.
+    /// DNS rebinding: a web page points its own host name to this address, to read the response as its own.
     #[test]
     fn a_host_that_is_not_ours_is_refused() {
         for listen in ["127.0.0.1:0", "0.0.0.0:0"] {

@@ -1,4 +1,4 @@
-//! `/api/openapi.json`: what the pages take and give, for programs.
+//! `/api/openapi.json`: the description of the pages, for programs.
 
 use serde_json::{Value, json};
 
@@ -111,7 +111,7 @@ fn paths() -> Value {
     paths
 }
 
-/// Puts the keys of one object behind those of another.
+/// Appends the keys of one object to another.
 fn merge(all: &mut Value, more: Value) {
     if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
         all.extend(more);
@@ -144,7 +144,7 @@ fn credentials() -> Value {
     })
 }
 
-/// What CPU time goes into.
+/// The CPU time by component.
 fn cpu_split() -> Value {
     json!({
         "/api/v1/cpu-split": {
@@ -200,7 +200,7 @@ fn bans() -> Value {
     })
 }
 
-/// Its schemas.
+/// Schemas of bans.
 fn ban_schemas() -> Value {
     let text = || json!({ "type": "string" });
     let number = || json!({ "type": "integer", "minimum": 0 });
@@ -291,7 +291,7 @@ fn registrations() -> Value {
     })
 }
 
-/// Its schemas.
+/// Schemas of registrations.
 fn registration_schemas() -> Value {
     let text = || json!({ "type": "string" });
     let number = || json!({ "type": "integer", "minimum": 0 });
@@ -333,7 +333,7 @@ fn registration_schemas() -> Value {
     })
 }
 
-/// Its schemas.
+/// Schemas of CPU time.
 fn cpu_schemas() -> Value {
     let text = || json!({ "type": "string" });
     let seconds = || json!({ "type": "number", "minimum": 0, "description": "Seconds." });
@@ -503,7 +503,7 @@ mod tests {
         }
     }
 
-    /// Each page exists, answers with a status of the document, and with the keys that it promises.
+    /// Each page exists, responds with a status of the document, and has the promised keys.
     #[test]
     fn pages_are_as_it_says() {
         let (reloads, mut asked) = Reloads::new();

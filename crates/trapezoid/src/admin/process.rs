@@ -1,11 +1,11 @@
-//! The process as Linux sees it: the metrics that every Prometheus client library has.
+//! Metrics of the process from Linux, as every Prometheus client library has them.
 
 use std::fs;
 
-/// Clock ticks a second in `/proc`: the kernel's interface has had this value on every architecture
-/// that this program is built for.
+/// Clock ticks a second in `/proc`: the kernel's interface has this value on every architecture that this
+/// program is built for.
 const TICKS: f64 = 100.0;
-/// Bytes of a page where `/proc/self/statm` counts them.
+/// Bytes of a page in `/proc/self/statm`.
 const PAGE_BYTES: f64 = 4096.0;
 
 /// A reading.
@@ -15,7 +15,7 @@ pub(super) enum Value {
     Gauge(f64),
 }
 
-/// Name, help and value of each metric that can be read.
+/// Name, help and value of each readable metric.
 pub(super) fn read() -> Vec<(&'static str, &'static str, Value)> {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let field = |number: usize| stat_field(&stat, number);
@@ -58,7 +58,8 @@ pub(super) fn read() -> Vec<(&'static str, &'static str, Value)> {
         .collect()
 }
 
-/// Field of `/proc/self/stat` by its number in proc(5), from 3: what follows the name, which may hold blanks.
+/// A field of `/proc/self/stat` by its number in proc(5), from 3: the fields behind the name, which may
+/// contain blanks.
 fn stat_field(stat: &str, number: usize) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields

@@ -14,14 +14,14 @@ use super::{Pages, json as page};
 use crate::machine::unix_ms;
 use crate::registrations::{Filter, NotRemoved, Origin, Registrations, Row, canonical, written};
 
-/// Rows of a page, if the request does not say,
+/// Rows of a page, if the request does not say.
 const LIMIT: usize = 100;
-/// and at most.
+/// Most rows of a page.
 pub(crate) const MAX_LIMIT: usize = 1_000;
 
-/// The registrations, as these pages see them.
+/// The registrations, for these pages.
 pub(crate) trait RegistrationPages: Debug + Send + Sync {
-    /// `None` while the server starts.
+    /// The registrations; `None` while the server starts.
     fn registrations(&self) -> Option<Registrations>;
 }
 
@@ -33,7 +33,7 @@ fn wrong(text: impl Into<String>) -> Response {
     error(StatusCode::BAD_REQUEST, text)
 }
 
-/// The parameters of a query, each once, decoded. Only `known` ones may be given.
+/// The parameters of a query, each at most once, decoded. Only `known` ones are allowed.
 fn parameters(query: Option<&str>, known: &[&str]) -> Result<Vec<(String, String)>, String> {
     let mut found: Vec<(String, String)> = Vec::new();
     for part in query
@@ -57,7 +57,7 @@ fn parameters(query: Option<&str>, known: &[&str]) -> Result<Vec<(String, String
     Ok(found)
 }
 
-/// What a list is asked for.
+/// The parameters of a list.
 #[derive(Debug)]
 struct Wanted {
     filter: Filter,
@@ -121,7 +121,7 @@ fn cursor(place: Place, run: u32) -> String {
     format!("{run:x}.{:x}.{:x}", place.shard, place.slot)
 }
 
-/// The opposite; `None` also for a cursor of another run.
+/// The place of a cursor; `None` also for a cursor of another run.
 fn place(cursor: &str, run: u32) -> Option<Place> {
     let mut numbers = cursor.split('.').map(|part| u32::from_str_radix(part, 16).ok());
     let mut number = || numbers.next().flatten();
@@ -255,7 +255,7 @@ pub(super) mod tests {
     use super::super::tests::{TOKEN, ask, start};
     use super::*;
 
-    /// Some that are there.
+    /// Registrations for tests.
     #[derive(Debug)]
     pub(in super::super) struct Sample(pub(in super::super) Registrations);
 
@@ -332,7 +332,7 @@ pub(super) mod tests {
             assert_eq!(found, expected, "{query}");
             assert_eq!(body["next"], Value::Null, "{query}");
         }
-        // Page by page; the contacts of one address-of-record stay together.
+        // Pages are read one by one; the contacts of one address-of-record stay together.
         let (mut pages, mut query) = (Vec::new(), "?limit=1".to_owned());
         loop {
             let (status, body) = list(&query);

@@ -1,4 +1,4 @@
-//! The token that `/api/v1/` asks for, and its file.
+//! The token for `/api/v1/`, and its file.
 
 use std::fmt;
 use std::fs;
@@ -12,12 +12,12 @@ use zeroize::Zeroizing;
 use crate::cli::Failure;
 use crate::serve::data_dir::{random_key, write_once};
 
-/// Fewest characters; less could be guessed.
+/// Fewest characters of a token; a shorter one could be guessed.
 const LEAST: usize = 16;
-/// Most characters.
+/// Most characters of a token.
 const MOST: usize = 1024;
 
-/// What an operator shows to be let in.
+/// The token that admits an operator.
 pub(crate) struct Token(Zeroizing<String>);
 
 impl fmt::Debug for Token {
@@ -27,12 +27,12 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Whether `given` is it; how long that takes says nothing of where they differ.
+    /// Whether `given` is the token. The time of the comparison does not depend on where the two differ.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(given).into()
     }
 
-    /// The characters, to be shown once, at the first start.
+    /// The token's characters, to be shown once, at the first start.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -43,7 +43,7 @@ impl Token {
     }
 }
 
-/// The token in `path`, and whether it was made now because the file was not there.
+/// The token in `path`, and whether it was made now because the file was absent.
 pub(crate) fn read_or_make(path: &Path) -> Result<(Token, bool), Failure> {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -52,7 +52,7 @@ pub(crate) fn read_or_make(path: &Path) -> Result<(Token, bool), Failure> {
                 Zeroizing::new(key.iter().map(|byte| format!("{byte:02x}")).collect());
             let line = Zeroizing::new(format!("{}\n", text.as_str()));
             write_once(path, line.as_bytes()).map_err(|error| failed(path, &error))?;
-            // Of two processes that start at once both must go on with the same token: the file's.
+            // If two processes start at once, both must use the same token: the file's.
             let kept = read(path).map_err(|error| failed(path, &error))?;
             let made = kept.as_ref().is_some_and(|kept| *kept == text);
             Ok((Token(kept.unwrap_or(text)), made))
@@ -78,7 +78,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Usage(format!("{}: {error}; {remedy}", path.display()))
 }
 
-/// The first line; `None` where it cannot be a token.
+/// The first line; `None` if it cannot be a token.
 fn read(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(MOST + 2));
     fs::File::open(path)?

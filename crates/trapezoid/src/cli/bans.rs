@@ -1,4 +1,4 @@
-//! `trapezoid bans list|add|lift`: asks the running server, by its admin address.
+//! `trapezoid bans list|add|lift`: commands to the running server, by its admin address.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn length(text: &str) -> Result<Duration, String> {
     found.ok_or_else(|| "write a number of whole seconds and a unit, as 90s, 30m, 12h or 7d".to_owned())
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
         BansAction::List(args) => list(args),
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             Ok(())
         }
         BansAction::Lift(args) => {
-            // The address says as much as the network, and needs no escapes.
+            // The address identifies the network as well, and needs no escapes.
             let path = format!("/api/v1/bans/{}", args.source.address());
             ask(&args.config, "DELETE", &path, "")?;
             say(&format!("lifted the ban of {}", args.source));
@@ -107,7 +107,7 @@ fn list(args: &List) -> Result<(), Failure> {
     )
 }
 
-/// One ban in words.
+/// One ban as a line of text.
 fn line(ban: &Value) -> String {
     let text = |key: &str| ban[key].as_str().unwrap_or_default().to_owned();
     let until = match ban["left_s"].as_u64() {

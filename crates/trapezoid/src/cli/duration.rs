@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A number and its unit: `200us`, `15ms`, `1.5s`.
+/// Reads a number and its unit, such as `200us`, `15ms` or `1.5s`.
 pub(super) fn parse(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(unit_at);

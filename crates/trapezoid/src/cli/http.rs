@@ -4,24 +4,24 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Longest that connecting and each read of a page may take.
+/// Longest time for connecting, and for each read of a page.
 const STEP: Duration = Duration::from_secs(5);
-/// Longest that all of it may take.
+/// Longest time for a whole request.
 const WHOLE: Duration = Duration::from_secs(20);
-/// Largest answer, bytes.
+/// Largest response, bytes.
 const MOST: usize = 16 << 20;
 
-/// What stands at `url`, which begins with `http://`.
+/// The page at `url`, which begins with `http://`.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// The reason, in words.
 pub(crate) fn get(url: &str) -> Result<String, String> {
     let (authority, path) = split(url)?;
     let mut stream = connect(&authority)?;
     let io = |error: std::io::Error| error.to_string();
     stream.set_read_timeout(Some(STEP)).map_err(io)?;
     stream.set_write_timeout(Some(STEP)).map_err(io)?;
-    // HTTP/1.0: the answer ends with the connection and never comes in chunks (RFC 9112 §6.1).
+    // HTTP/1.0: the response ends with the connection and never has chunks (RFC 9112 §6.1).
     let request = format!("GET {path} HTTP/1.0\r\nHost: {authority}\r\nAccept: text/plain, */*\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(io)?;
     match answer(&read_all(&mut stream)?)? {
@@ -30,7 +30,7 @@ pub(crate) fn get(url: &str) -> Result<String, String> {
     }
 }
 
-/// What is asked of the admin pages.
+/// A request to the admin pages.
 #[derive(Clone, Copy)]
 pub(super) struct Question<'q> {
     pub(super) method: &'q str,
@@ -42,7 +42,7 @@ pub(super) struct Question<'q> {
 /// Status and body of the response of the server at `authority`.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// The reason, in words.
 pub(super) fn ask(authority: &str, question: &Question<'_>) -> Result<(u16, String), String> {
     let Question {
         method,
@@ -50,13 +50,13 @@ pub(super) fn ask(authority: &str, question: &Question<'_>) -> Result<(u16, Stri
         token,
         body,
     } = question;
-    // What is written into the request must not be able to end a line.
+    // Text in the request must not be able to end a line.
     if !token.bytes().chain(path.bytes()).all(|b| b.is_ascii_graphic()) {
         return Err("the token must be of visible ASCII characters".to_owned());
     }
     let mut stream = connect(authority)?;
     let io = |error: std::io::Error| error.to_string();
-    // What is removed is on disk before the answer comes, and a disk may be busy.
+    // A removal is on disk before its response, and a disk may be busy.
     stream.set_read_timeout(Some(WHOLE)).map_err(io)?;
     stream.set_write_timeout(Some(STEP)).map_err(io)?;
     let length = body.len();
@@ -74,7 +74,7 @@ fn split(url: &str) -> Result<(String, String), String> {
     let rest = url
         .strip_prefix("http://")
         .ok_or("only http:// can be read here")?;
-    // What is written into the request must not be able to end a line.
+    // Text in the request must not be able to end a line.
     if !rest.bytes().all(|b| b.is_ascii_graphic()) {
         return Err("the address must be of visible ASCII characters".to_owned());
     }
@@ -98,7 +98,7 @@ fn split(url: &str) -> Result<(String, String), String> {
     Ok((authority, path))
 }
 
-/// The first address that answers.
+/// Connects to the first address that accepts.
 fn connect(authority: &str) -> Result<TcpStream, String> {
     let addresses = authority.to_socket_addrs().map_err(|error| error.to_string())?;
     let mut last = "the name has no address".to_owned();
@@ -111,7 +111,7 @@ fn connect(authority: &str) -> Result<TcpStream, String> {
     Err(last)
 }
 
-/// Until the peer closes.
+/// Reads until the peer closes.
 fn read_all(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
     let until = Instant::now() + WHOLE;
     let mut answer = Vec::new();
@@ -131,7 +131,7 @@ fn read_all(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Status, first line and body of an answer.
+/// Status, first line and body of a response.
 fn answer(answer: &[u8]) -> Result<(u16, String, String), String> {
     let blank = b"\r\n\r\n";
     let end = answer
@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request with `answer`; what was asked, and what came of it.
+    /// Responds to one request with `answer`. Returns the request and the client's result.
     fn asked(path: &str, answer: &'static str) -> (String, Result<String, String>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let address = listener.local_addr().expect("an address");
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_an_error() {
-        // The port of a connection's other end has no listener as long as that end is kept.
+        // While the other end of a connection is kept, its port has no listener.
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let kept = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
         let address = kept.local_addr().expect("an address");

@@ -1,6 +1,6 @@
 //! The command line: one file for each command.
 //!
-//! Data goes to standard output, text for people to standard error.
+//! Data goes to standard output, messages to standard error.
 
 mod bans;
 mod check;
@@ -68,25 +68,25 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It tried and failed: exit code 1.
+    /// The attempt failed: exit code 1.
     Failed(String),
     /// The command line or the configuration is wrong: exit code 2.
     Usage(String),
 }
 
 impl Failure {
-    /// Exit code 1, with what was tried and what came of it.
+    /// Exit code 1, with the attempted action and its error.
     pub(crate) fn failed(what: &str, cause: impl std::fmt::Display) -> Self {
         Self::Failed(format!("{what}: {cause}"))
     }
 }
 
-/// Reads the command line and does what it says.
+/// Reads the command line and runs the command.
 pub(crate) fn run() -> ExitCode {
-    // A wrong command line ends here, with exit code 2.
+    // A wrong command line ends the process here, with exit code 2.
     let cli = Cli::parse();
     let done = match cli.command {
         Command::Serve(args) => serve::run(&args),
@@ -118,7 +118,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Reads the configuration; what is wrong with it is a usage failure.
+/// Reads the configuration; an error in it is a usage failure.
 pub(crate) fn configuration(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Failure> {
     load(file, machine).map_err(|problems| Failure::Usage(problems.to_string()))
 }
@@ -138,17 +138,18 @@ fn say_why(text: &str) {
     }
 }
 
-/// Prints a line for people on standard error. If that is closed, there is no place to say so: it is no error.
+/// Prints a line on standard error. If standard error is closed, that is no failure, because no other place
+/// is left.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Data. A reader that has gone away (`| head`) is none of our failures.
+/// Prints data. A reader that has gone away (`| head`) is no failure of ours.
 pub(crate) fn print(data: &str) -> Result<(), Failure> {
     print_part(data).map(|_| ())
 }
 
-/// The same of a part of the data; whether there is still a reader.
+/// Prints a part of the data. Returns whether there is still a reader.
 pub(crate) fn print_part(data: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {

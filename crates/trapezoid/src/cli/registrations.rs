@@ -1,4 +1,4 @@
-//! `trapezoid registrations list|show|remove`: asks the running server, by its admin address.
+//! `trapezoid registrations list|show|remove`: commands to the running server, by its admin address.
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -7,10 +7,10 @@ use super::running::{Running, ask, escaped, word};
 use super::{ConfigOption, Failure, print, print_part, say};
 use crate::registrations::{Origin, canonical};
 
-/// Rows of one request.
+/// Rows requested at once.
 const PAGE: u64 = 500;
 
-/// Columns of the table.
+/// Number of columns of the table.
 const COLUMNS: usize = 5;
 const HEAD: [&str; COLUMNS] = ["ADDRESS-OF-RECORD", "CONTACT", "SOURCE", "LEFT", "USER-AGENT"];
 
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl List {
-    /// The filters, as a query goes on with them.
+    /// The filters, as continuation of a query.
     fn filters(&self) -> String {
         let filters = [
             ("user", &self.user),
@@ -126,7 +126,7 @@ impl List {
     }
 }
 
-/// Prints page after page, so that a long list needs no room here.
+/// Prints page after page, so that a long list takes no memory here.
 fn list(args: &List) -> Result<(), Failure> {
     let server = Running::of(&args.config)?;
     let filters = args.filters();
@@ -138,7 +138,7 @@ fn list(args: &List) -> Result<(), Failure> {
         let path = format!("/api/v1/registrations?limit={limit}{filters}{cursor}");
         let page = server.ask("GET", &path, "")?;
         let rows = page["registrations"].as_array().map_or(&[][..], Vec::as_slice);
-        // An address-of-record with more contacts than the limit comes whole.
+        // An address-of-record with more contacts than the limit arrives whole.
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(rows.len());
         let rows = rows.get(..most).unwrap_or_default();
         left -= most as u64;
@@ -182,18 +182,18 @@ fn remove(args: &Remove) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What peers have sent, without what a terminal obeys.
+/// Text from peers, without control characters that a terminal obeys.
 fn plain(text: &str) -> String {
     let one = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(one).collect()
 }
 
-/// `udp 192.0.2.1:5060`.
+/// The source of a contact, such as `udp 192.0.2.1:5060`.
 fn source_of(row: &Value) -> String {
     format!("{} {}", word(row, "transport"), word(row, "source"))
 }
 
-/// All that is known of a contact, a line each.
+/// All fields of a contact, a line each.
 fn details(row: &Value) -> String {
     let number = |key: &str| row[key].as_u64().map(|n| n.to_string());
     let left = number("left_s").unwrap_or_default();
@@ -218,11 +218,11 @@ fn details(row: &Value) -> String {
         .collect()
 }
 
-/// Writes a list page by page: as an array, or as a table whose columns grow where a page needs it.
+/// Prints a list page by page: as an array, or as a table whose columns grow if a page needs it.
 struct Printer {
     json: bool,
     is_begun: bool,
-    /// Whether an array has a row.
+    /// Whether the array has a row yet.
     has_row: bool,
     widths: [usize; COLUMNS],
 }

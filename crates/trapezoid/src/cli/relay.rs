@@ -13,7 +13,7 @@ use super::{Failure, duration, print, say};
 /// Longest line of standard input, bytes.
 const MAX_LINE: u64 = 1024;
 
-/// Files that are open beside the two of each connection.
+/// Open files besides the two of each connection.
 const OTHER_FILES: u64 = 32;
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What `help` says.
+/// Output of `help`.
 const HELP: &str = "\
 delay TIME [TIME]            of both directions, or to the target and to the client (15ms)
 stall                        hold everything, accept connections
@@ -60,7 +60,7 @@ target ADDRESS:PORT          where new connections go
 stats                        the counters, as a JSON object in a line
 help                         this";
 
-/// Relays until a signal ends it.
+/// Relays until a signal ends the process.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.any_address && !args.listen.ip().is_loopback() {
         let text = "others can reach that address, and the relay asks for no credentials";
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let mut terminate = listen(SignalKind::terminate())?;
         let mut interrupt = listen(SignalKind::interrupt())?;
         let relay = start(args)?;
-        // It reads until its input ends or the process does.
+        // The thread reads until its input or the process ends.
         let control = relay.control();
         std::thread::spawn(move || obey(&control, io::stdin().lock()));
         tokio::select! {
@@ -114,7 +114,7 @@ fn start(args: &Args) -> Result<Relay, Failure> {
     Ok(relay)
 }
 
-/// Does what each line of `input` says; what comes of it goes to standard error.
+/// Runs the command of each line of `input`; results go to standard error.
 fn obey(control: &Control, mut input: impl BufRead) {
     let mut line = Vec::new();
     loop {
@@ -138,7 +138,7 @@ fn obey(control: &Control, mut input: impl BufRead) {
     }
 }
 
-/// Does what a line says: what was done, or what is wrong.
+/// Runs the command of one line. Returns what was done, or the error.
 fn answer(control: &Control, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let done = match words.as_slice() {
@@ -179,7 +179,7 @@ fn answer(control: &Control, line: &str) -> Result<String, String> {
     }
 }
 
-/// What to write instead of a line that begins with this word.
+/// The right forms of a command that begins with this word.
 fn wrong(first: &str) -> String {
     let forms = HELP.lines().filter(|form| {
         let word = form.split(' ').next();
@@ -200,7 +200,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
         .map_err(|_| format!("{text} is no number, or too large"))
 }
 
-/// A time with its unit.
+/// Reads a time with its unit.
 fn delay(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text} is no delay: write a number and its unit (us, ms, s), as in 15ms");
     if text == "0" {
@@ -214,7 +214,7 @@ fn delay(text: &str) -> Result<Duration, String> {
     Ok(delay)
 }
 
-/// The counters, as a line of JSON.
+/// The counters as a line of JSON.
 fn told(counters: &Counters) -> String {
     let flow = |flow: &Flow| {
         serde_json::json!({
@@ -272,7 +272,7 @@ mod tests {
             let form = line.split("  ").next().expect("a form");
             let form = form.replace("BYTES", "7").replace("TIME", "3ms");
             let form = form.replace("COUNT", "2").replace("ADDRESS:PORT", "127.0.0.1:9");
-            // As it stands, with what may be left out, and without.
+            // The form with its optional parts, and without them.
             let long = form.replace(['[', ']'], "").replace("reset|", "");
             let short = form.split('[').next().expect("a start");
             for line in [short, &long] {
@@ -305,7 +305,7 @@ mod tests {
         let relay = Relay::start(Options::new(any, address)).expect("it starts");
         let input = format!("stall{}\nrefuse reset", " ".repeat(5_000));
         obey(&relay.control(), input.as_bytes());
-        // Perhaps before this thread knows that it was connected.
+        // The connection may be refused before this thread knows that it was connected.
         let client = std::net::TcpStream::connect(relay.address());
         let refused = client.and_then(|mut client| client.read(&mut [0]));
         assert_eq!(

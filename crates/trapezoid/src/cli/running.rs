@@ -28,7 +28,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Finds address and token in the configuration.
+    /// Reads address and token from the configuration.
     pub(super) fn of(option: &ConfigOption) -> Result<Self, Failure> {
         let loaded = configuration(option.config.as_deref(), &machine::read()?)?;
         let Some(admin) = loaded.shell.admin else {
@@ -51,7 +51,7 @@ impl Running {
         })
     }
 
-    /// Sends it a request.
+    /// Sends a request to the server.
     pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
         let address = self.address;
         let question = Question {
@@ -82,7 +82,7 @@ pub(super) fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -
     Running::of(option)?.ask(method, path, body)
 }
 
-/// A text of an answer; empty where there is none.
+/// A text in a response; empty if it is absent.
 pub(super) fn word(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap_or_default().to_owned()
 }
@@ -97,7 +97,7 @@ pub(super) fn escaped(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// The address to connect to: the loopback, if the server listens at every address.
+/// The address to connect to: the loopback address, if the server listens at every address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -65,7 +65,7 @@ struct Del {
     config: ConfigOption,
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
         UserAction::Add(args) => with_password(args, "added", SubscriberTable::add),
@@ -145,7 +145,7 @@ fn open(loaded: &Loaded) -> Result<SubscriberTable, Failure> {
     SubscriberTable::open(table).map_err(failure)
 }
 
-/// What went wrong with a change, and the remedy if the account of the server may only read.
+/// The failure of a change, with a remedy if the server's account may only read.
 fn failure_to_write(loaded: &Loaded, error: SubscriberError) -> Failure {
     let has_own_account =
         loaded.shell.admin_table != AdminTable::At(Box::new(loaded.shell.subscribers.clone()));
@@ -158,13 +158,13 @@ fn failure_to_write(loaded: &Loaded, error: SubscriberError) -> Failure {
     }
 }
 
-/// Whether a database server says that its account lacks a right: MySQL and MariaDB, or PostgreSQL.
+/// Whether a database server reports that its account lacks a right: MySQL and MariaDB, or PostgreSQL.
 fn is_forbidden(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     text.contains("command denied") || text.contains("permission denied")
 }
 
-/// What went wrong and whose fault it is.
+/// The failure with its exit code: of the command line, or of the operation.
 pub(crate) fn failure(error: SubscriberError) -> Failure {
     match error {
         SubscriberError::Exists { .. }
@@ -178,7 +178,7 @@ pub(crate) fn failure(error: SubscriberError) -> Failure {
     }
 }
 
-/// User name and domain that `text` names.
+/// User name and domain of the subscriber named by `text`.
 fn subscriber<'a>(text: &'a str, config: &'a Config) -> Result<(&'a str, &'a Domain), Failure> {
     let text = text.strip_prefix("sip:").unwrap_or(text);
     match (text.rsplit_once('@'), config.domains.as_slice()) {

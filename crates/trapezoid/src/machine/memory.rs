@@ -1,13 +1,14 @@
-//! How much memory this process may use.
+//! The memory that this process may use.
 
 use std::fs;
 use std::path::{Component, Path};
 
-/// A larger limit is none: version 1 of control groups writes the largest number of whole pages for it.
+/// Limits above this mean none: version 1 of control groups writes the largest number of whole pages for no
+/// limit.
 const LARGEST: u64 = 1 << 60;
 
-/// Bytes of memory: those of the machine, or the least limit of the control groups that this process is in, if that is
-/// less. `None`: neither is known.
+/// Bytes of memory: those of the machine, or the least limit of the control groups of this process, if that
+/// is less. `None`: neither is known.
 ///
 /// `proc` and `groups` are the mount points of the kernel's `/proc` and `/sys/fs/cgroup`.
 pub(super) fn bytes(proc: &Path, groups: &Path) -> Option<u64> {
@@ -38,8 +39,8 @@ fn of_hierarchy(groups: &Path, line: &str) -> Option<u64> {
 
 /// The least limit in the files `name` of a group and of all groups around it.
 ///
-/// A container without a namespace of its own for groups has a path of the host. Its groups are not mounted, and the root of
-/// what is mounted is its own group.
+/// If a container has no namespace of its own for groups, its path is that of the host. Its groups are not
+/// mounted, and the root of the mounted ones is its own group.
 fn least(root: &Path, path: &str, name: &str) -> Option<u64> {
     let mut at = root.to_owned();
     let mut found = limit(&at.join(name));
@@ -55,7 +56,7 @@ fn least(root: &Path, path: &str, name: &str) -> Option<u64> {
     found
 }
 
-/// The limit in a file; `None`: no file, `max`, or no limit in fact.
+/// The limit in a file; `None`: no file, `max`, or effectively no limit.
 fn limit(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     text.trim().parse().ok().filter(|bytes| *bytes < LARGEST)
@@ -67,7 +68,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// What is found of a machine with 8 GiB, this `/proc/self/cgroup`, and these files below `/sys/fs/cgroup`.
+    /// The result for a machine with 8 GiB, this `/proc/self/cgroup`, and these files below `/sys/fs/cgroup`.
     fn found(own: &str, files: &[(&str, &str)]) -> Option<u64> {
         found_with("MemFree: 1 kB\nMemTotal:        8388608 kB\n", own, files)
     }
@@ -117,14 +118,14 @@ mod tests {
             let files = [(slice, outer), (leaf, inner)];
             assert_eq!(found(own, &files), Some(expected), "{files:?}");
         }
-        // Of a group beside it, or in a file of version 1, nothing holds.
+        // Limits of a group beside it, or in a file of version 1, do not apply.
         for beside in [
             "pods.slice/other/memory.max",
             "pods.slice/pod/memory.limit_in_bytes",
         ] {
             assert_eq!(found(own, &[(beside, one)]), Some(8 * GIB), "{beside}");
         }
-        // A group outside of the namespace: what is around it holds.
+        // For a group outside of the namespace, the limits around it apply.
         assert_eq!(found("0::/../other\n", &[(root, one)]), Some(GIB));
         assert_eq!(found("0::/\n", &[(root, one)]), Some(GIB));
     }

@@ -1,4 +1,4 @@
-//! Which registrations an operator wants to see.
+//! Filters of registrations for operators.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -8,29 +8,29 @@ use sip_core::config::Network;
 use sip_core::location::aor;
 use sip_core::location::codec::BindingRef;
 
-/// All conditions hold for what is wanted; one that is absent always holds.
+/// Conditions of a list, all of which must hold. An absent condition always holds.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
-    /// The user part, whole, in its case; escapes undone.
+    /// The whole user part, case-sensitive, without escapes.
     pub user: Option<Vec<u8>>,
-    /// The domain, whole, lower case.
+    /// The whole domain, lower case.
     pub domain: Option<Vec<u8>>,
-    /// A part of the contact's URI, in any case.
+    /// A part of the contact's URI, case-insensitive.
     pub contact: Option<Vec<u8>>,
-    /// Where the REGISTER came from.
+    /// The source of the REGISTER.
     pub source: Option<Origin>,
-    /// A part of its User-Agent, in any case.
+    /// A part of the User-Agent, case-insensitive.
     pub user_agent: Option<Vec<u8>>,
 }
 
 impl Filter {
-    /// The only address-of-record that can be wanted, if there is one.
+    /// The only address-of-record that can match, if there is one.
     pub(super) fn address_of_record(&self) -> Option<Vec<u8>> {
         let (user, domain) = (self.user.as_deref()?, self.domain.as_deref()?);
         Some([user, b"@", domain].concat())
     }
 
-    /// Whether bindings of this address-of-record may be wanted.
+    /// Whether bindings of this address-of-record may match.
     pub(super) fn names(&self, aor: &[u8]) -> bool {
         let (user, domain) = aor::parts(aor);
         let is =
@@ -38,7 +38,7 @@ impl Filter {
         is(&self.user, user) && is(&self.domain, domain)
     }
 
-    /// Whether this binding of such an address-of-record is wanted.
+    /// Whether this binding of a matching address-of-record matches.
     pub(super) fn wants(&self, binding: &BindingRef<'_>) -> bool {
         let has = |wanted: &Option<Vec<u8>>, text: &[u8]| {
             let wanted = wanted.as_deref();
@@ -53,7 +53,7 @@ impl Filter {
     }
 }
 
-/// Whether `part` occurs in `text`, in any case.
+/// Whether `part` occurs in `text`, case-insensitive.
 fn contains(text: &[u8], part: &[u8]) -> bool {
     part.is_empty()
         || text
@@ -61,12 +61,12 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
             .any(|window| window.eq_ignore_ascii_case(part))
 }
 
-/// Where a REGISTER came from: an address, a network, or an address with a port.
+/// The source of a REGISTER: an address, a network, or an address with a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Any address of it, with any port.
+    /// Any address of the network, with any port.
     Network(Network),
-    /// This one.
+    /// This address and port.
     Socket(SocketAddr),
 }
 
@@ -94,8 +94,8 @@ impl FromStr for Origin {
     }
 }
 
-/// The canonical form of an address-of-record that is written as `USER@DOMAIN`; escapes in the user part are undone,
-/// and the domain's case does not matter.
+/// The canonical form of an address-of-record that is written as `USER@DOMAIN`. Escapes in the user part are
+/// decoded, and the domain's case does not matter.
 pub(crate) fn canonical(text: &str) -> Option<Box<[u8]>> {
     let (user, domain) = text.rsplit_once('@')?;
     if user.is_empty() || domain.is_empty() {
@@ -108,7 +108,7 @@ pub(crate) fn canonical(text: &str) -> Option<Box<[u8]>> {
     Some(out.into_boxed_slice())
 }
 
-/// The opposite: what may not stand in a URI's user part is escaped.
+/// The address-of-record as text: characters that a URI's user part may not contain are escaped.
 pub(crate) fn written(aor: &[u8]) -> String {
     let (user, domain) = aor::parts(aor);
     let mut out = Vec::with_capacity(aor.len());
@@ -161,7 +161,7 @@ mod tests {
             *field = text(value);
             filter
         };
-        // contact sip:bob@192.0.2.17:5062, from 192.0.2.17:5062, by "Example Phone 2.1"
+        // A contact sip:bob@192.0.2.17:5062, from 192.0.2.17:5062, by "Example Phone 2.1".
         for (key, value, is) in [
             ("user", "bob", true),
             ("user", "Bob", false),

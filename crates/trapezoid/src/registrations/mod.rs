@@ -1,8 +1,8 @@
-//! Registrations while the server runs: what the operator sees of them, and removes.
+//! Registrations while the server runs: listing and removal by operators.
 //!
-//! The threads of the control plane read and change the bindings that the workers share, as a worker does: with the
-//! lock of one shard of many, for some tens of microseconds at a time. A list looks at [`SLICE`] records under a lock,
-//! and then gives way. No worker takes part in it.
+//! The threads of the control plane read and change the bindings that the workers share, as a worker does:
+//! with the lock of one shard of many, for some tens of microseconds at a time. A list reads [`SLICE`]
+//! records under a lock, and then yields. No worker takes part.
 
 mod filter;
 mod waiting;
@@ -25,22 +25,22 @@ pub(crate) use self::filter::{Filter, Origin, canonical, written};
 pub(crate) use self::waiting::{OPERATOR, Waiting};
 use crate::machine::unix_ms;
 
-/// Records that are looked at for one page; a page that ends there may have few rows, or none.
+/// Most records read for one page. A page that ends there may have few rows, or none.
 const LOOKS: usize = 65_536;
 
-/// Bytes of the texts on one page. It ends before the address-of-record that would exceed them.
+/// Most bytes of the texts on one page. The page ends before the address-of-record that would exceed them.
 const PAGE_BYTES: usize = 2 << 20;
 
-/// How long the store may take to write a removal. It is longer than for a REGISTER, as an operator waits where a phone
-/// retransmits, and shorter than the command line waits.
+/// Longest wait for the store to write a removal. It is longer than for a REGISTER, because an operator waits
+/// and a phone retransmits. It is shorter than the command line waits.
 const SAVE_DEADLINE: Duration = Duration::from_secs(12);
 
-/// One binding, and whose it is.
+/// One binding, with its address-of-record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     /// `user@domain`, canonical.
     pub aor: Box<[u8]>,
-    /// As it was when it was looked at.
+    /// The binding at the time of reading.
     pub binding: Binding,
 }
 
@@ -62,20 +62,20 @@ impl Row {
 /// A part of a list.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
-    /// The contacts of an address-of-record follow each other.
+    /// Rows; the contacts of an address-of-record follow each other.
     pub rows: Vec<Row>,
-    /// Where the next page begins; `None`: this is the last.
+    /// Where the next page begins; `None` on the last page.
     pub next: Option<Place>,
 }
 
-/// Why nothing was removed.
+/// Why a removal failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotRemoved {
     /// The address-of-record has no contact.
     NotRegistered,
-    /// It has others.
+    /// The address-of-record has other contacts only.
     NoSuchContact,
-    /// The store did not take the removal, so that it was taken back.
+    /// The store did not save the removal, so it was undone.
     NotSaved,
 }
 
@@ -98,7 +98,8 @@ impl fmt::Debug for Registrations {
 }
 
 impl Registrations {
-    /// Those of `shared`, stored by `backend`, whose sink gives the results of [`OPERATOR`] to `waiting`.
+    /// The registrations in `shared`, stored by `backend`. Its sink passes the results of [`OPERATOR`] to
+    /// `waiting`.
     pub(crate) fn new(
         shared: Arc<Shared>,
         backend: Arc<Backend>,
@@ -114,12 +115,12 @@ impl Registrations {
         }))
     }
 
-    /// From now on removals are answered when this says.
+    /// Sets when removals get their result, from now on.
     pub(crate) fn set_durability(&self, durability: Durability) {
         *self.0.durability.lock() = durability;
     }
 
-    /// What it counts.
+    /// The metric of removals.
     pub(crate) fn metrics(&self) -> Sample {
         Sample {
             name: "location_removed",
@@ -129,16 +130,16 @@ impl Registrations {
         }
     }
 
-    /// A number of this run of the server: what says where a page begins holds for this run only.
+    /// A number of this run of the server: a place where a page begins is valid in this run only.
     pub(crate) fn run(&self) -> u32 {
         self.0.shared.run()
     }
 
-    /// The contacts that `filter` wants, from a place on: whole addresses-of-record, with `limit` contacts at most, or
-    /// one address-of-record that has more.
+    /// The contacts that match `filter`, from a place on. A page has whole addresses-of-record, with `limit`
+    /// contacts at most, or one address-of-record with more.
     pub(crate) async fn list(&self, filter: &Filter, from: Place, limit: usize) -> Page {
         if let Some(aor) = filter.address_of_record() {
-            // Nothing is searched for.
+            // One address-of-record can match, so nothing is searched for.
             return Page {
                 rows: self.of_filtered(&aor, filter),
                 next: None,
@@ -177,11 +178,11 @@ impl Registrations {
         rows.rows
     }
 
-    /// Removes one contact of an address-of-record, or all; how many. The change is in force at once, and as durable
-    /// as a REGISTER that was answered. It is made to its end, even if nothing waits for it any more.
+    /// Removes one contact of an address-of-record, or all. Returns how many. The change is in force at once,
+    /// and as durable as a REGISTER with a response. It is completed even if the caller stops waiting.
     ///
     /// # Errors
-    /// [`NotRemoved`]; the contacts are as they were.
+    /// [`NotRemoved`]; the contacts are then as they were.
     pub(crate) async fn remove(&self, aor: Box<[u8]>, contact: Option<Vec<u8>>) -> Result<usize, NotRemoved> {
         let this = self.clone();
         let done = tokio::spawn(async move { this.unregister(&aor, contact.as_deref()).await });
@@ -223,7 +224,7 @@ impl Registrations {
         Ok(count)
     }
 
-    /// Whether the store has written this within its time.
+    /// Whether the store has written this in time.
     async fn is_saved(&self, save: QueryKind) -> bool {
         let Some((id, result)) = self.0.waiting.open() else {
             return false;
@@ -238,8 +239,8 @@ impl Registrations {
         matches!(result, Ok(Ok(QueryResult::Saved(Ok(())))))
     }
 
-    /// Takes a removal back that could not be stored. The store hears of it, as a write that only came too late must
-    /// not outlive its refusal.
+    /// Undoes a removal that could not be stored. The undoing is stored too: if the write of the removal was
+    /// only late, it must not outlive its refusal.
     fn take_back(&self, aor: &[u8], removal: &Removal) {
         let mut save = None;
         self.0.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
@@ -263,7 +264,7 @@ fn save_of(aor: &[u8], record: &AorRecord) -> QueryKind {
     }
 }
 
-/// The rows of a page in the making.
+/// The rows of an unfinished page.
 #[derive(Debug, Default)]
 struct Rows {
     rows: Vec<Row>,
@@ -272,7 +273,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Takes what the filter wants of a record; `false`: it has no room on this page.
+    /// Adds the matching bindings of a record. Returns `false` if they do not fit on this page.
     fn take(
         &mut self,
         filter: &Filter,

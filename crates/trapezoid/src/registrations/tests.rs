@@ -23,7 +23,7 @@ pub(super) fn binding(user: &str, expires_unix_s: u64) -> Binding {
     }
 }
 
-/// Delivers results to what waits for them.
+/// A sink that delivers results to the waiting callers.
 struct Sink(Arc<Waiting>);
 
 impl ResultSink for Sink {
@@ -33,10 +33,10 @@ impl ResultSink for Sink {
     }
 }
 
-/// What a store was asked to keep: address-of-record, contacts, whether an answer is wanted.
+/// Saves of a store: address-of-record, number of contacts, whether a result is wanted.
 type Asked = Arc<Mutex<Vec<(String, usize, bool)>>>;
 
-/// A store that takes everything, or refuses it.
+/// A store that accepts everything, or refuses it.
 struct Store {
     sink: Sink,
     asked: Asked,
@@ -83,7 +83,7 @@ fn opened(durability: Durability, result: Result<(), Unavailable>) -> (Registrat
     (Registrations::new(shared, backend, waiting, durability), asked)
 }
 
-/// Registers these contacts, given as users, for an hour.
+/// Registers contacts of these users for an hour.
 fn register(registrations: &Registrations, aor: &str, contacts: &[&str]) {
     let now_ms = unix_ms();
     registrations
@@ -110,7 +110,7 @@ fn runtime() -> Runtime {
     builder.enable_time().build().expect("a runtime")
 }
 
-/// All rows that the filter wants, by pages of `limit`; how many of each address-of-record, and of pages.
+/// All rows that match the filter, by pages of `limit`: how many of each address-of-record, and of pages.
 fn listed(
     registrations: &Registrations,
     filter: &Filter,
@@ -165,7 +165,7 @@ fn pages_have_whole_addresses_of_record_and_hold_to_the_limit() {
     );
 }
 
-/// A page looks at a bounded number of records, however few the filter wants.
+/// A page reads a bounded number of records, however few match the filter.
 #[test]
 fn a_page_ends_where_it_has_looked_at_enough() {
     let (registrations, _) = opened(Durability::Memory, Ok(()));
@@ -253,16 +253,16 @@ fn what_the_store_refuses_is_taken_back() {
     let before = registrations.of(b"bob@x");
     assert_eq!(remove(&registrations, "bob@x", None), Err(NotRemoved::NotSaved));
     assert_eq!(registrations.of(b"bob@x"), before);
-    // The store is told, as it may have written the removal all the same.
+    // The undoing is stored, because the store may have written the removal all the same.
     let expected = [("bob@x".to_owned(), 0, true), ("bob@x".to_owned(), 2, false)];
     assert_eq!(*stored.lock(), expected);
     assert_eq!(registrations.metrics().value, Value::Counter(0));
-    // After a reload the same is not waited for.
+    // After a reload, removals do not wait for the store.
     registrations.set_durability(Durability::Async);
     assert_eq!(remove(&registrations, "bob@x", None), Ok(2));
 }
 
-/// Walks of several pages while contacts come, go and refresh: what stays is listed once.
+/// Walks of several pages while contacts come, go and refresh: a contact that stays is listed once.
 #[test]
 fn a_list_while_registrations_change() {
     let (registrations, _) = opened(Durability::Memory, Ok(()));

@@ -1,4 +1,4 @@
-//! Answers of the back-ends that an operator waits for, and no worker.
+//! Results of the back-ends for which an operator waits, and no worker.
 
 use std::collections::HashMap;
 
@@ -7,25 +7,25 @@ use sip_core::id::QueryId;
 use sip_core::query::QueryResult;
 use tokio::sync::oneshot;
 
-/// The origin of an operator's questions. No worker has this number.
+/// Origin of an operator's queries. No worker has this number.
 pub(crate) const OPERATOR: u16 = u16::MAX;
 
-/// Questions that may wait at once. One more is answered as unavailable.
+/// Most queries that wait at once. A further one gets the result `Unavailable`.
 const MOST: usize = 256;
 
-/// The questions that wait.
+/// The waiting queries.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(Mutex<Questions>);
 
 #[derive(Debug, Default)]
 struct Questions {
-    /// Of the next question.
+    /// Number of the next query.
     next: u32,
     open: HashMap<QueryId, oneshot::Sender<QueryResult>>,
 }
 
 impl Waiting {
-    /// Begins to wait; `None`: too many wait already.
+    /// Begins to wait for a result; `None` if too many wait already.
     pub(super) fn open(&self) -> Option<(QueryId, oneshot::Receiver<QueryResult>)> {
         let mut questions = self.0.lock();
         if questions.open.len() >= MOST {
@@ -41,12 +41,12 @@ impl Waiting {
         Some((id, receiver))
     }
 
-    /// Waits no longer.
+    /// Stops waiting.
     pub(super) fn close(&self, id: QueryId) {
         self.0.lock().open.remove(&id);
     }
 
-    /// Hands a result over. One that comes too late is dropped.
+    /// Delivers a result. A late one is dropped.
     pub(crate) fn deliver(&self, id: QueryId, result: QueryResult) {
         if let Some(sender) = self.0.lock().open.remove(&id) {
             // The receiver may have gone at this moment.

@@ -1,4 +1,4 @@
-//! Next hops that failed: the line in the log when one answers again.
+//! Failed next hops: the log line when one responds again.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,16 +7,17 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sip_core::event::Event;
 
-/// Next hops that are remembered; beyond that, the one that failed longest ago is forgotten, and its return has no line.
+/// Most remembered next hops. Beyond it, the one that failed longest ago is forgotten, and its return has no
+/// log line.
 const MOST: usize = 256;
 
-/// Next hops with a line that they failed, and none since that they answer. All workers have clones of one value, so
+/// Next hops whose failure was logged, and whose return was not. All workers have clones of one value, so
 /// that a return has one line, although each worker sees it. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Away(Arc<Mutex<VecDeque<SocketAddr>>>);
 
 impl Away {
-    /// Writes the line of a failure, and that of a return after one.
+    /// Logs a failure, and the return after one.
     pub(crate) fn see(&self, event: &Event) {
         if let Event::NextHopFailed {
             destination,
@@ -46,7 +47,7 @@ impl Away {
         away.push_back(address);
     }
 
-    /// Whether it was there.
+    /// Removes a next hop. Returns whether it was remembered.
     fn forget(&self, address: SocketAddr) -> bool {
         let mut away = self.0.lock();
         let before = away.len();

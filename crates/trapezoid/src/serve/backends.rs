@@ -1,4 +1,4 @@
-//! Stores, name resolution and what the workers share, made as the configuration says.
+//! Stores, name resolution and the workers' shared maps, made from the configuration.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -29,11 +29,11 @@ use crate::machine::unix_ms;
 use crate::registrations::{Registrations, Waiting};
 use settings::Loaded;
 
-/// Records looked at in one second for bindings that may have ended. Only those that are due are: should a
-/// million end at once, they take 50 s.
+/// Records swept for expired bindings in one second. Only due ones are read: if a million expire at once, the
+/// sweep takes 50 s.
 const SWEEP_RECORDS: usize = 20_000;
 
-/// All of them. Cheap to clone.
+/// All back-ends. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Backends {
     backend: Arc<Backend>,
@@ -60,8 +60,8 @@ impl Backends {
             CredentialCache::new(
                 shell.cache_entries,
                 shell.cache_ttl,
-                // That there is no such user is remembered as long as a user is: else the time of a response
-                // would show which users exist. A change of the table ends both.
+                // That a user does not exist is cached for as long as a user is. Otherwise the time of a
+                // response would show which users exist. A change of the table ends both.
                 shell.cache_ttl,
             )
             .with_stale(shell.cache_stale),
@@ -87,7 +87,7 @@ impl Backends {
         };
         match Dns::new(runtime.clone(), options, sink) {
             Ok(dns) => backend = backend.with_dns(dns),
-            // Addresses and registered contacts need no names: the server is of use without them.
+            // Addresses and registered contacts need no names, so the server is useful without name service.
             Err(error) => {
                 tracing::warn!(
                     error = error.to_string(),
@@ -111,12 +111,12 @@ impl Backends {
         })
     }
 
-    /// What the workers share.
+    /// The maps that the workers share.
     pub(crate) fn shared(&self) -> Arc<dyn SharedState> {
         Arc::<Shared>::clone(&self.shared)
     }
 
-    /// Calls `f` with the address that each binding was made from.
+    /// Calls `f` with the source address of each binding.
     pub(crate) fn for_each_source(&self, f: impl Fn(IpAddr)) {
         self.shared.for_each_record(|_, record| {
             let bindings = record.bindings().filter_map(Result::ok);
@@ -124,7 +124,7 @@ impl Backends {
         });
     }
 
-    /// Where a worker's questions go.
+    /// The sink of a worker's queries.
     pub(crate) fn queries(&self) -> Queries {
         Queries(Arc::clone(&self.backend))
     }
@@ -134,12 +134,12 @@ impl Backends {
         self.registrations.clone()
     }
 
-    /// When a change of a registration is answered from now on.
+    /// Sets when a change of a registration gets its result, from now on.
     pub(crate) fn set_durability(&self, durability: Durability) {
         self.registrations.set_durability(durability);
     }
 
-    /// Contacts by domain and transport; none without any.
+    /// Numbers of contacts by domain and transport; pairs without contacts are left out.
     pub(crate) fn registered(&self) -> Vec<Registered> {
         let all = self.shared.by_domain();
         let each = all.iter().flat_map(|(domain, counts)| {
@@ -154,18 +154,18 @@ impl Backends {
         each.filter(|registered| registered.contacts > 0).collect()
     }
 
-    /// How the subscriber store is.
+    /// State of the subscriber store.
     pub(crate) fn credentials(&self) -> Status {
         self.credentials.status()
     }
 
-    /// Forgets what is cached of a subscriber, of all without a name; entries forgotten.
+    /// Forgets the cached entries of a subscriber, or of all without a name. Returns their number.
     pub(crate) fn forget(&self, subscriber: Option<(&str, &str)>) -> usize {
         let name = subscriber.map(|(user, domain)| (user.as_bytes(), domain.as_bytes()));
         self.credentials.forget(name)
     }
 
-    /// How long look-ups may take from now on.
+    /// Sets the longest time of look-ups from now on.
     pub(crate) fn set_lookup_deadline(&self, deadline: Duration) {
         self.credentials.set_deadline(deadline);
     }
@@ -175,7 +175,7 @@ impl Backends {
         self.backend.cannot_save()
     }
 
-    /// Everything that is counted here.
+    /// All metrics of the back-ends.
     pub(crate) fn metrics(&self) -> Vec<Sample> {
         let mut samples = self.backend.metrics();
         samples.extend(self.shared.metrics());
@@ -184,8 +184,8 @@ impl Backends {
         samples
     }
 
-    /// Forgets registrations that have ended, in memory and on disk, some at a time; to be called
-    /// about once a second.
+    /// Removes expired registrations, in memory and on disk, some at a time; to be called about once a
+    /// second.
     pub(crate) fn sweep(&self) {
         let mut saves = Vec::new();
         self.shared.sweep_saves(unix_ms(), SWEEP_RECORDS, &mut saves);
@@ -198,7 +198,7 @@ impl Backends {
     }
 }
 
-/// Takes a worker's questions to the back-ends.
+/// Passes a worker's queries to the back-ends.
 #[derive(Debug)]
 pub(crate) struct Queries(Arc<Backend>);
 

@@ -12,7 +12,7 @@ use crate::cli::Failure;
 /// Length of the domain key, bytes.
 pub(crate) const KEY_BYTES: usize = 32;
 
-/// Makes the directory, for its owner only, where it is absent.
+/// Makes the directory, for its owner only, if it is absent.
 pub(crate) fn create(path: &Path) -> Result<(), Failure> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| {
@@ -24,7 +24,7 @@ pub(crate) fn create(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// The key of the domain from `domain.key`, made at the first start. Nodes that share it accept each
+/// The key of the domain from `domain.key`, which the first start makes. Nodes that share it accept each
 /// other's Record-Route marks.
 pub(crate) fn domain_key(data_dir: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, Failure> {
     let path = data_dir.join("domain.key");
@@ -42,15 +42,15 @@ pub(crate) fn domain_key(data_dir: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let key = random_key()?;
             write_once(&path, key.as_slice()).map_err(failed)?;
-            // Of two processes that start at once both must go on with the same key: the file's.
+            // If two processes start at once, both must use the same key: the file's.
             read_key(&path).map_err(failed).map(|found| found.unwrap_or(key))
         }
         Err(error) => Err(failed(error)),
     }
 }
 
-/// What other users of this machine could do with the directory and the key in it, a sentence each. They are
-/// the operator's to change: a group may be meant to read, but none to write.
+/// What other users of this machine could do with the directory and its key, a sentence each. Only the
+/// operator may change that: a group may be meant to read, but none to write.
 pub(crate) fn exposed(data_dir: &Path) -> Vec<String> {
     let mode = |path: &Path| fs::metadata(path).map_or(0, |data| data.permissions().mode() & 0o777);
     let key = data_dir.join("domain.key");
@@ -77,7 +77,7 @@ pub(crate) fn random_key() -> Result<Zeroizing<[u8; KEY_BYTES]>, Failure> {
     Ok(key)
 }
 
-/// The key; `None` where the file has another length.
+/// The key; `None` if the file has another length.
 fn read_key(path: &Path) -> io::Result<Option<Zeroizing<[u8; KEY_BYTES]>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES + 1));
     fs::File::open(path)?
@@ -88,8 +88,8 @@ fn read_key(path: &Path) -> io::Result<Option<Zeroizing<[u8; KEY_BYTES]>>> {
         .map(Zeroizing::new))
 }
 
-/// Makes a secret's file, for its owner only. It is written under another name first: the file is whole or
-/// absent, whenever the machine stops. One that has come meanwhile stays.
+/// Makes the file of a secret, for its owner only. It is written under another name first, so that it is
+/// whole or absent whenever the machine stops. If the file has appeared meanwhile, it stays.
 pub(crate) fn write_once(path: &Path, secret: &[u8]) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", std::process::id()));
@@ -147,7 +147,7 @@ mod tests {
         let set = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
         };
-        // A group may read the directory.
+        // A group is allowed to read the directory.
         for (directory, key, warnings) in [
             (0o750, 0o600, 0),
             (0o770, 0o600, 1),

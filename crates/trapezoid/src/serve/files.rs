@@ -1,15 +1,15 @@
-//! Descriptors: connections are not to take those of the journal, of name service and of the admin pages.
+//! File descriptors: connections must not take those of the journal, of name service and of the admin pages.
 
 use sip_net::settings::Settings;
 
 use settings::Loaded;
 
-/// Descriptors for all that is no connection: listeners, event loops, stores, name service, admin pages.
+/// Descriptors for everything but connections: listeners, event loops, stores, name service, admin pages.
 const RESERVED: u64 = 1024;
 
-/// Raises the limit of open files as far as it goes; the settings of sockets with no more connections
-/// for each worker than fit within it. At the bound a peer is refused and counted; without descriptors
-/// nothing at all could be opened, a file of the store as little as a socket.
+/// Raises the limit of open files as far as possible. Returns the settings of sockets, with no more
+/// connections for each worker than fit within the limit. At that bound a peer is refused and counted.
+/// Without descriptors nothing at all could be opened, neither a socket nor a file of the store.
 pub(crate) fn fit_connections(loaded: &Loaded) -> Settings {
     let mut settings = loaded.shell.sockets.clone();
     let files = match sip_net::bind::raise_open_files() {
@@ -36,9 +36,9 @@ pub(crate) fn fit_connections(loaded: &Loaded) -> Settings {
     settings
 }
 
-/// Connections of each worker that fit in so many descriptors.
+/// Connections of each worker that fit in this many descriptors.
 fn fitting(files: u64, workers: u16) -> usize {
-    // Where there are few, half of them.
+    // If there are few descriptors, half of them are reserved.
     let reserved = RESERVED.min(files / 2);
     let each = (files - reserved) / u64::from(workers.max(1));
     usize::try_from(each).unwrap_or(usize::MAX).max(1)

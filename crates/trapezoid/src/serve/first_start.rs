@@ -1,5 +1,5 @@
-//! On the built-in configuration, an empty store gets two subscribers, so that two phones can call each other
-//! a minute after the program was fetched.
+//! The first start. With the built-in configuration, an empty store gets two subscribers, so that two phones
+//! can call each other a minute after the program was downloaded.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,17 +13,17 @@ use crate::cli::Failure;
 use crate::cli::user::failure;
 use settings::Shell;
 
-/// The two.
+/// User names of the two subscribers.
 const NAMES: [&str; 2] = ["alice", "bob"];
-/// Characters of a password; none is mistaken for another when read aloud or typed on a phone.
+/// Characters of a password; none can be mistaken for another when read aloud or typed on a phone.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Its length: 80 bits, more than a guesser tries against a server that counts.
+/// Length of a password: 80 bits, more than a guesser can try against a server that counts failures.
 const PASSWORD_LENGTH: usize = 16;
 
-/// Makes the two users if the configuration is the built-in one and the table is empty. Returns the text for
+/// Makes the two users, if the configuration is the built-in one and the table is empty. Returns the text for
 /// the operator, if so. The text holds passwords: it goes to the terminal and into no log.
 ///
-/// `keep` gets the text before there is anything in the store: passwords that cannot be kept are given to no user.
+/// `keep` gets the text before anything is in the store: a password that cannot be kept is given to no user.
 pub(crate) fn prepare(
     core: &Config,
     shell: &Shell,
@@ -66,7 +66,7 @@ fn password() -> Result<Zeroizing<String>, Failure> {
     Ok(Zeroizing::new(random.iter().map(character).collect()))
 }
 
-/// An address that phones on the network can reach, if there is one; and its port.
+/// An address, with its port, that phones on the network can reach, if there is one.
 fn reachable(core: &Config) -> Option<SocketAddr> {
     let addresses = || core.listeners.iter().map(|listener| listener.address);
     let outside = || addresses().filter(|address| !address.ip().is_loopback());
@@ -182,7 +182,7 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected} in {}", text.as_str());
         }
-        // What the text says of addresses is what the domain's aliases say.
+        // The addresses of the text are those of the domain's aliases.
         assert!(
             core.domains[0]
                 .aliases
@@ -196,10 +196,10 @@ mod tests {
             .list(None, &mut |user, domain| names.push(format!("{user}@{domain}")))
             .expect("lists");
         assert_eq!(names, ["alice@trapezoid", "bob@trapezoid"]);
-        // A user that the operator has removed does not come back.
+        // A user that the operator has removed does not return.
         table.delete("bob", "trapezoid").expect("deletes");
         assert!(matches!(prepare(&core, &shell, |_| Ok(())), Ok(None)));
-        // With a configuration file, an operator adds the users himself.
+        // With a configuration file, adding users is left to the operator.
         table.delete("alice", "trapezoid").expect("deletes");
         shell.file = Some("trapezoid.toml".into());
         assert!(matches!(prepare(&core, &shell, |_| Ok(())), Ok(None)));

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sip_core::event::Event;
 
-/// How long nothing more is said of a peer and a cause.
+/// Time after a log line in which no other follows for the same peer and cause.
 pub(super) const SILENCE: Duration = Duration::from_secs(3600);
 
-/// Peers and causes that are remembered; beyond that, lines wait until one is forgotten.
+/// Most remembered peers and causes. Beyond it, lines wait until one is forgotten.
 const MOST: usize = 1024;
 
 /// The log lines of the last hour, by peer and cause. All workers have clones of one value. Cheap to clone.
@@ -21,12 +21,12 @@ pub(crate) struct Flaws(Arc<Mutex<Said>>);
 type Said = HashMap<(IpAddr, &'static str, bool), (Instant, u64)>;
 
 impl Flaws {
-    /// Writes the line of a flawed response, if it is time for one.
+    /// Logs a flawed response, if a line is due.
     pub(crate) fn see(&self, event: &Event) {
         self.see_at(event, Instant::now());
     }
 
-    /// The same at this time.
+    /// Logs a flawed response at this time, if a line is due.
     pub(super) fn see_at(&self, event: &Event, now: Instant) {
         let Event::ResponseFlawed {
             source,
@@ -57,7 +57,7 @@ impl Flaws {
     }
 }
 
-/// Counts one; `Some`: it is time for a line, and so many came since the last one, this one among them.
+/// Counts a flaw. `Some` if a line is due, with the number of flaws since the last line, including this one.
 fn note(said: &mut Said, key: (IpAddr, &'static str, bool), now: Instant) -> Option<u64> {
     if let Some((at, count)) = said.get_mut(&key) {
         *count += 1;

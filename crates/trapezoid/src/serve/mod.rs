@@ -1,8 +1,8 @@
-//! The server: makes its parts in the order in which they need each other, runs until it is to end, and
-//! takes them down in the other order.
+//! The server. It makes its parts in the order of their dependencies, runs until it is to stop, and ends the
+//! parts in reverse order.
 //!
-//! Nothing that is made before the sockets are bound leaves a trace, so a second server on the same address
-//! says so and ends without having touched the first one's files.
+//! Nothing made before the sockets are bound leaves a trace. So a second server on the same address reports
+//! the conflict and ends without having touched the first one's files.
 
 mod away;
 mod backends;
@@ -53,15 +53,15 @@ use crate::registrations::Registrations;
 use settings::{Loaded, LogFormat, Shell, load, lookup_deadline};
 use sip_backend::subscribers::Status;
 
-/// A second signal within this time after the first is the same one, come twice.
+/// Time after the first signal in which a second one counts as the same, delivered twice.
 const IMPATIENT_AFTER: Duration = Duration::from_secs(1);
 
-/// How much longer than the drain time a worker may take to end, before the process ends without it.
+/// Time beyond the drain time for a worker to end; then the process ends without it.
 const GRACE: Duration = Duration::from_secs(2);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Runs the server until a signal ends it. If the log has JSON lines, the reason for a failure is one of them.
+/// Runs the server until a signal ends it. If the log has JSON lines, the reason of a failure is one of them.
 pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let logs = Logs::start(&loaded.shell.log);
     let is_json = loaded.shell.log.format == LogFormat::Json;
@@ -88,7 +88,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
     let (tls, findings) = read_tls(&loaded)?;
     let (admin, new_token) = with_token(admin, &loaded.shell)?;
     let runtime = control_runtime()?;
-    // From here on a signal is not lost, whatever is being made.
+    // From here on no signal is lost, whatever is being made.
     let signals = runtime.block_on(async { Signals::new() })?;
     let (hub, mailboxes) = Hub::new(loaded.core.workers, &loaded.shell.sockets)
         .map_err(|error| Failure::failed("cannot make the workers' mailboxes", error))?;
@@ -149,7 +149,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
     outcome
 }
 
-/// Judges what workers report, from now on; sources with a registration at the start are known.
+/// Judges the workers' reports from now on. Sources with a registration at the start count as known.
 fn start_abuse(abuse: &Abuse, reports: Reports, backends: &Backends, runtime: &Runtime) {
     if abuse.is_watching() {
         backends.for_each_source(|ip| abuse.note_registered(ip));
@@ -167,7 +167,7 @@ fn tell_of_steering(sockets: &[WorkerSockets]) {
     }
 }
 
-/// Makes what the first start makes for TLS, and reads all of its files.
+/// Makes the TLS files of the first start, and reads all TLS files.
 fn read_tls(loaded: &Loaded) -> Result<(Arc<TlsFiles>, Findings), Failure> {
     let host_name = machine::read()?.host_name;
     tls::own::prepare(loaded, host_name.as_deref())?;
@@ -179,7 +179,7 @@ fn read_tls(loaded: &Loaded) -> Result<(Arc<TlsFiles>, Findings), Failure> {
     }
 }
 
-/// All sockets of all workers.
+/// Binds all sockets of all workers.
 fn bind(loaded: &Loaded) -> Result<Vec<WorkerSockets>, Failure> {
     let core = &loaded.core;
     if core.listeners.is_empty() {
@@ -207,7 +207,7 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Reads the token of the admin address, or makes it. The second value is the token, if it is new.
+/// Reads the token of the admin address, or makes it. The second value is the token if it is new.
 fn with_token(
     admin: Option<TcpListener>,
     shell: &Shell,
@@ -220,13 +220,13 @@ fn with_token(
     Ok((Some(Admin { listener, token }), new))
 }
 
-/// What HTTP needs before anything else is there.
+/// The parts of HTTP that are made before everything else.
 struct Admin {
     listener: TcpListener,
     token: Token,
 }
 
-/// Databases, name resolution and HTTP; never a SIP message.
+/// The runtime for databases, name resolution and HTTP; it never handles a SIP message.
 fn control_runtime() -> Result<Runtime, Failure> {
     let built = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -237,7 +237,7 @@ fn control_runtime() -> Result<Runtime, Failure> {
     built.map_err(|error| Failure::failed("cannot start the control threads", error))
 }
 
-/// Starts answering HTTP; the address.
+/// Starts serving HTTP. Returns the address.
 fn serve_admin(
     runtime: &Runtime,
     admin: Option<Admin>,
@@ -295,7 +295,7 @@ fn start_workers(
     Ok(received)
 }
 
-/// Logs the warnings, and what runs now.
+/// Logs the warnings, and the settings of the running server.
 fn announce(loaded: &Loaded, findings: &Findings, admin: Option<SocketAddr>, receive_buffer: Option<usize>) {
     let exposed = data_dir::exposed(&loaded.shell.data_dir);
     for warning in loaded.warnings.iter().chain(&findings.warnings).chain(&exposed) {
@@ -322,7 +322,7 @@ fn announce(loaded: &Loaded, findings: &Findings, admin: Option<SocketAddr>, rec
     }
 }
 
-/// `udp+tcp 192.0.2.1:5060, …`.
+/// The listeners as text, such as `udp+tcp 192.0.2.1:5060, …`.
 fn listening(loaded: &Loaded) -> String {
     let mut places: Vec<(SocketAddr, String)> = Vec::new();
     for listener in &loaded.core.listeners {
@@ -345,7 +345,7 @@ fn listening(loaded: &Loaded) -> String {
     places.join(", ")
 }
 
-/// What `/metrics` reads.
+/// The source of `/metrics`.
 #[derive(Debug)]
 struct Readings {
     workers: Mutex<Vec<Published>>,
@@ -393,7 +393,7 @@ impl Source for Readings {
     }
 }
 
-/// The signals that mean something.
+/// The signals that the server handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -410,7 +410,7 @@ impl Signals {
         })
     }
 
-    /// The next of them.
+    /// The next signal.
     async fn next(&mut self) -> Woken {
         tokio::select! {
             _ = self.terminate.recv() => Woken::Terminate,
@@ -419,7 +419,7 @@ impl Signals {
         }
     }
 
-    /// The next wish to end.
+    /// Waits for the next signal to end.
     async fn end(&mut self) {
         while !matches!(self.next().await, Woken::Terminate) {}
     }
@@ -436,14 +436,14 @@ struct Server<'a> {
     ends: UnboundedReceiver<(u16, WorkerExit)>,
     signals: Signals,
     tls: Arc<TlsFiles>,
-    /// Reloads asked for by HTTP.
+    /// Requests for a reload by HTTP.
     asked: Receiver<Asked>,
     readings: Arc<Readings>,
-    /// When certificates that end soon were last spoken of.
+    /// When expiring certificates were last logged.
     told: Instant,
 }
 
-/// What woke the server.
+/// The event that woke the server.
 enum Woken {
     Terminate,
     Reload,
@@ -483,7 +483,7 @@ impl Server<'_> {
         }
     }
 
-    /// Once a day.
+    /// Logs expiring certificates, once a day.
     fn tell_of_certificates(&mut self) {
         if self.told.elapsed() >= DAY {
             self.told = Instant::now();
@@ -493,8 +493,8 @@ impl Server<'_> {
         }
     }
 
-    /// Reads the configuration and the files that it names again. A wrong configuration changes nothing; of the
-    /// files, each that is good is taken.
+    /// Reads the configuration and its files again. A wrong configuration changes nothing. Of the files, each
+    /// good one is used.
     fn reload(&mut self) -> Outcome {
         let outcome = match self.read_again() {
             Ok(new) => self.take(&new),
@@ -542,7 +542,7 @@ impl Server<'_> {
         self.readings.abuse.reconfigure(new.shell.bans, &merged.core);
         let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
         self.logs.set(&new.shell.log);
-        // As the file says, where it says something new; else what was asked for by HTTP stays.
+        // A changed value of the file takes effect; otherwise the state ordered by HTTP remains.
         if new.shell.cpu_split != self.loaded.shell.cpu_split {
             self.loaded.shell.cpu_split = new.shell.cpu_split;
             self.readings.cpu.set(new.shell.cpu_split);
@@ -560,8 +560,9 @@ impl Server<'_> {
         outcome
     }
 
-    /// Serves on for `server.drain_min_s`, while `/health/ready` says 503, so that a balancer sees it before requests
-    /// are refused. A second signal ends the wait. So does a worker that fails: the result says why.
+    /// Continues to serve for `server.drain_min_s`, while `/health/ready` responds 503, so that a balancer
+    /// notices before requests are refused. A second signal ends the wait. So does a worker that fails: the
+    /// result has the reason.
     async fn linger(&mut self) -> Option<String> {
         let least = self.loaded.shell.drain_min;
         if least.is_zero() {
@@ -604,13 +605,13 @@ impl Server<'_> {
         self.tell_of_certificates();
     }
 
-    /// Reloads nothing any more; requests for a reload that wait are refused.
+    /// Stops reloading; waiting requests for a reload are refused.
     fn refuse_reloads(&mut self) {
         self.asked.close();
         while self.asked.try_recv().is_ok() {}
     }
 
-    /// Refuses new work and waits until the rest has ended; a second signal ends the server at once.
+    /// Refuses new work and waits until the rest has ended. A second signal ends the server at once.
     async fn drain(&mut self, failed: Option<String>) -> Result<(), Failure> {
         self.health.set_draining();
         self.refuse_reloads();
@@ -627,8 +628,8 @@ impl Server<'_> {
         self.hub.order(&Control::Drain { deadline_ms });
         let waited = tokio::time::sleep(drain + GRACE);
         tokio::pin!(waited);
-        // One signal often comes twice: from a terminal to the whole group, and passed on by a
-        // parent. Only a later one means impatience.
+        // One signal often arrives twice: from a terminal to the whole group, and passed on by a parent. Only
+        // a later one counts as a second.
         let began = Instant::now();
         let mut left = self.loaded.core.workers - u16::from(failed.is_some());
         while left > 0 {

@@ -1,4 +1,5 @@
-//! SIGHUP and `POST /api/v1/reload`: the configuration again, as far as it can change while the server runs.
+//! SIGHUP and `POST /api/v1/reload`: reading the configuration again, as far as it can change while the
+//! server runs.
 
 use std::time::Duration;
 
@@ -16,39 +17,39 @@ use super::tls::Findings;
 use crate::groups::carry_over;
 use settings::{Loaded, Service, Shell};
 
-/// Reloads that may be asked for while one is under way.
+/// Requests for a reload that may wait while one is under way.
 const WAITING: usize = 8;
 
-/// How a reload went.
+/// The result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// The file was good, and so were all that it names.
+    /// The file was good, and so were all files that it names.
     Reloaded,
-    /// The file was good; something that it names was not, and stays as it was.
+    /// The file was good. A file that it names was not, and its part stays as it was.
     Partly,
     /// The file was wrong; everything stays as it was.
     Refused,
 }
 
-/// What a reload did.
+/// The report of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Outcome {
     pub result: Verdict,
-    /// Keys with new values that hold now.
+    /// Keys with new values in force now.
     pub taken: Vec<String>,
-    /// Keys with new values that hold after a restart.
+    /// Keys with new values that take effect after a restart.
     pub after_restart: Vec<String>,
     /// Certificates, keys, authorities and ticket keys that were read again.
     pub files: Vec<String>,
-    /// What is wrong, with its place and a remedy.
+    /// Errors, each with its place and a remedy.
     pub errors: Vec<String>,
-    /// What works and should be looked at.
+    /// Findings that do not prevent use, but need attention.
     pub warnings: Vec<String>,
 }
 
 impl Outcome {
-    /// The file was wrong.
+    /// The report of a wrong file.
     pub(crate) fn refused(errors: Vec<String>) -> Self {
         Self {
             result: Verdict::Refused,
@@ -60,7 +61,7 @@ impl Outcome {
         }
     }
 
-    /// The file was good and is taken; `findings` are those of the files that it names.
+    /// The report of a good file. `findings` are those of the files that it names.
     pub(crate) fn taken(
         running: &Loaded,
         new: &Loaded,
@@ -88,9 +89,9 @@ impl Outcome {
     }
 }
 
-/// Whether `key` is among those that hold after a restart, or below one of them.
+/// Whether `key` takes effect after a restart, or is below a key that does.
 fn is_kept(key: &str, kept: &[&'static str]) -> bool {
-    // The one of its table that belongs to the core.
+    // The only key of its table that belongs to the core.
     key != "transport.udp_mtu"
         && kept.iter().any(|kept| {
             let rest = key.strip_prefix(kept);
@@ -98,7 +99,7 @@ fn is_kept(key: &str, kept: &[&'static str]) -> bool {
         })
 }
 
-/// The keys with different values, as `table.key`; of a list of tables, its name.
+/// The keys with different values, as `table.key`; for a list of tables, its name.
 fn changed(running: &Json, new: &Json) -> Vec<String> {
     let mut out = Vec::new();
     let tables = running.as_object().into_iter().flatten();
@@ -110,7 +111,7 @@ fn changed(running: &Json, new: &Json) -> Vec<String> {
                 out.extend(keys.map(|(key, _)| format!("{table}.{key}")));
             }
             _ => {
-                // What belongs to the sockets is reported by other means.
+                // Keys of the sockets are reported separately.
                 let differs = match table.as_str() {
                     "listen" => sockets_apart(old) != sockets_apart(new),
                     _ => old != new,
@@ -122,7 +123,7 @@ fn changed(running: &Json, new: &Json) -> Vec<String> {
     out
 }
 
-/// The keys that hold now: those of `new`, but the `kept` ones.
+/// The configuration in force now: that of `new`, except for the `kept` keys.
 pub(crate) fn in_force(running: &Json, new: &Json, kept: &[&'static str]) -> Json {
     let mut out = new.clone();
     for (table, value) in out.as_object_mut().into_iter().flatten() {
@@ -153,10 +154,10 @@ pub(crate) fn in_force(running: &Json, new: &Json, kept: &[&'static str]) -> Jso
     out
 }
 
-/// Keys of `[[listen]]` that hold after a restart only.
+/// Keys of `[[listen]]` that take effect after a restart only.
 const OF_SOCKETS: [&str; 3] = ["tls", "origins", "connection"];
 
-/// `[[listen]]` without them.
+/// `[[listen]]` without the keys [`OF_SOCKETS`].
 fn sockets_apart(listen: &Json) -> Json {
     let mut listen = listen.clone();
     let tables = listen.as_array_mut().into_iter().flatten();
@@ -168,7 +169,7 @@ fn sockets_apart(listen: &Json) -> Json {
     listen
 }
 
-/// Reloads so far.
+/// Counts of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     reloaded: AtomicU64,
@@ -177,7 +178,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// One more.
+    /// Counts a reload.
     pub(crate) fn note(&self, result: Verdict) {
         let counter = match result {
             Verdict::Reloaded => &self.reloaded,
@@ -187,7 +188,7 @@ impl Counts {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// For `/metrics`.
+    /// Samples for `/metrics`.
     pub(crate) fn metrics(&self) -> Vec<Sample> {
         [
             ("result=\"reloaded\"", &self.reloaded),
@@ -205,21 +206,21 @@ impl Counts {
     }
 }
 
-/// A reload that was asked for, and where its outcome goes.
+/// A request for a reload: the sender of its report.
 pub(crate) type Asked = oneshot::Sender<Outcome>;
 
-/// Asks the server to reload. Cheap to clone.
+/// Handle for requesting reloads. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Reloads(mpsc::Sender<Asked>);
 
 impl Reloads {
-    /// One end to ask, the other for the server.
+    /// The handle, and the server's receiver.
     pub(crate) fn new() -> (Self, mpsc::Receiver<Asked>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(sender), receiver)
     }
 
-    /// Asks for a reload. Returns its outcome; none if the server is about to end.
+    /// Requests a reload. Returns its report; `None` if the server is about to stop.
     pub(crate) async fn ask(&self) -> Option<Outcome> {
         let (sender, receiver) = oneshot::channel();
         self.0.send(sender).await.ok()?;
@@ -227,14 +228,14 @@ impl Reloads {
     }
 }
 
-/// The configuration to go on with, and the keys that differ but hold only after a restart.
+/// The configuration to continue with, and the keys that differ but take effect after a restart only.
 #[derive(Debug)]
 pub(crate) struct Reloaded {
     pub core: Arc<Config>,
     pub kept: Vec<&'static str>,
 }
 
-/// Takes from `new` what can change, and keeps the rest of `running`.
+/// Takes the changeable parts from `new`, and keeps the rest of `running`.
 pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
     let mut kept = kept(&running.shell, &new.shell);
     let mut core = new.core.clone();
@@ -242,8 +243,8 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
         core.listeners.clone_from(&running.core.listeners);
         kept.push("listen");
     }
-    // `origins` and `admin.listen` hold after a restart. Until then any page may still open a WebSocket, and the admin
-    // pages are where they were.
+    // `origins` and `admin.listen` take effect after a restart. Until then any page may still open a
+    // WebSocket, and the admin pages stay at their address.
     for (listener, before) in core.listeners.iter_mut().zip(&running.core.listeners) {
         listener.any_page = before.any_page;
     }
@@ -261,7 +262,7 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
         (&mut core.limits.header_bytes, running.core.limits.header_bytes),
         (&mut core.limits.body_bytes, running.core.limits.body_bytes),
     ] {
-        // The connections' framing has them since the start.
+        // The connections' framing has had these since the start.
         if *limit != old {
             *limit = old;
             kept.push("transport");
@@ -269,7 +270,7 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
     }
     let (old, new_tls) = (&running.shell, &new.shell);
     if !old.tls.is_same(&new_tls.tls) {
-        // Those of the listeners that stay; for others it goes without saying.
+        // Reported for listeners that stay; for others `listen` covers it.
         if !kept.contains(&"listen") && tls_of_listeners(&running.keys) != tls_of_listeners(&new.keys) {
             kept.push("listen.tls");
         }
@@ -293,7 +294,7 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
             }
         }
     }
-    // A store that is not open cannot keep anything, and one that is stays open.
+    // A store that is not open cannot keep anything, and an open one stays open.
     if running.shell.location != new.shell.location {
         core.registrar.durability = running.core.registrar.durability;
     }
@@ -311,7 +312,7 @@ fn tls_of_listeners(keys: &Json) -> Vec<Option<Json>> {
     listen.map(|listen| listen.get("tls").cloned()).collect()
 }
 
-/// Whether `of` differs for a listener.
+/// Whether the value of `of` differs for a listener.
 fn differs<T: PartialEq>(running: &Shell, new: &Shell, of: impl Fn(&Service) -> T) -> bool {
     let all = |shell: &Shell| shell.services.iter().map(&of).collect::<Vec<_>>();
     all(running) != all(new)
@@ -319,7 +320,7 @@ fn differs<T: PartialEq>(running: &Shell, new: &Shell, of: impl Fn(&Service) -> 
 
 fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
     let lookups = |shell: &Shell| LookupOptions {
-        // It takes effect at once.
+        // The deadline takes effect at once.
         deadline: Duration::ZERO,
         ..shell.lookups.clone()
     };
@@ -361,7 +362,7 @@ fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
         .collect()
 }
 
-/// What `[transport]` says of sockets.
+/// The socket settings of `[transport]`.
 fn apart_from_limits(shell: &Shell) -> sip_net::settings::Settings {
     sip_net::settings::Settings {
         connections_per_address: 0,
@@ -413,7 +414,7 @@ mod tests {
         assert_eq!(*merged.core.listeners[0].sent_by, *b"example.com");
     }
 
-    /// What depends on keys that hold after a restart waits for it, too.
+    /// Values that depend on keys that take effect after a restart wait for it, too.
     #[test]
     fn what_follows_from_origins_and_the_admin_address_stays() {
         let text = |origins: &str, admin: u16| {
@@ -482,7 +483,7 @@ mod tests {
         );
         assert!(outcome.after_restart.contains(&"listen".to_owned()));
 
-        // The next reload reports what is new then, and again what waits for a restart.
+        // The next reload reports what is new then, and again the keys that wait for a restart.
         let kept = merge(&with_ws, &new).kept;
         let keys = in_force(&with_ws.keys, &new.keys, &kept);
         assert_eq!(changed(&keys, &with_ws.keys).len(), 5, "what was taken");

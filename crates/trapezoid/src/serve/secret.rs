@@ -1,4 +1,4 @@
-//! The secrets that the first start makes and shows once: passwords, and the token of `/api/v1/`.
+//! The secrets that the first start makes and shows once: passwords, and the token for `/api/v1/`.
 //!
 //! A terminal shows them. Any other reader of standard error keeps what it reads (systemd's journal, a container's
 //! log). So without a terminal the secrets go into files that only their owner can read, and the log names the files.
@@ -13,21 +13,21 @@ use zeroize::Zeroizing;
 use super::data_dir::write_once;
 use crate::cli::{Failure, say};
 
-/// File of the passwords of the first start, in `server.data_dir`.
+/// File in `server.data_dir` for the passwords of the first start.
 const FILE: &str = "first-start.txt";
 
-/// Whether standard error shows secrets to a person, and keeps none.
+/// Whether standard error shows secrets to a person, and does not store them.
 pub(super) fn is_seen(shell: &Shell) -> bool {
     io::stderr().is_terminal() && shell.log.format == LogFormat::Text
 }
 
-/// Writes a text with passwords into a file, unless it will be seen.
+/// Writes a text with passwords into a file, unless a terminal will show it.
 pub(super) fn keep(shell: &Shell, is_seen: bool, welcome: &str) -> Result<(), Failure> {
     if is_seen {
         return Ok(());
     }
     let file = shell.data_dir.join(FILE);
-    // A file of an earlier first start has other passwords.
+    // The file of an earlier first start has other passwords.
     let written = match fs::remove_file(&file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => write_once(&file, welcome.as_bytes()),
@@ -35,7 +35,7 @@ pub(super) fn keep(shell: &Shell, is_seen: bool, welcome: &str) -> Result<(), Fa
     written.map_err(|error| Failure::failed(&format!("cannot write {}", file.display()), error))
 }
 
-/// Shows the new secrets, or says which files have them.
+/// Shows the new secrets, or names the files that have them.
 pub(super) fn show(
     shell: &Shell,
     is_seen: bool,

@@ -1,4 +1,4 @@
-//! What joins the workers to the rest of the program: answers in, events out.
+//! Sinks between the workers and the rest of the program: results in, events out.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::registrations::{OPERATOR, Waiting};
 use super::away::Away;
 use super::flaws::Flaws;
 
-/// Takes the back-ends' results to the mailbox of the worker that asked, or to the operator.
+/// Delivers the back-ends' results to the mailbox of the query's worker, or to the operator.
 pub(crate) struct Results {
     hub: Hub,
     operator: Arc<Waiting>,
@@ -37,7 +37,7 @@ impl Results {
         }
     }
 
-    /// What it counts.
+    /// The metric of lost results.
     pub(crate) fn metrics(&self) -> Sample {
         Sample {
             name: "results_lost",
@@ -54,15 +54,15 @@ impl ResultSink for Results {
             return self.operator.deliver(id, result);
         }
         let mailbox = self.hub.mailbox(WorkerId(origin));
-        // Lost results are the worker's to notice: the core gives the question up at its deadline.
+        // A lost result is noticed by the worker: the core gives the query up at its deadline.
         if mailbox.is_none_or(|mailbox| mailbox.post(Item::Result { id, result }).is_err()) {
             self.lost.inc();
         }
     }
 }
 
-/// Gives the workers' events to abuse control, and writes them to the log, where the bound on the lines of
-/// one cause holds too. What peers chose is escaped, so that no peer writes log lines of its own.
+/// Passes the workers' events to abuse control, and logs them; the bound on the lines of one cause applies
+/// here too. Texts from peers are escaped, so that no peer can write log lines of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct EventLog {
     /// Listeners by number, as `tls 0.0.0.0:5061`.
@@ -128,7 +128,7 @@ impl EventSink for EventLog {
 
 fn record(event: &Event) {
     match event {
-        // See `Flaws` and `Away`.
+        // Logged by `Flaws` and `Away`.
         Event::ResponseFlawed { .. } | Event::NextHopFailed { .. } | Event::NextHopReturned { .. } => {}
         Event::Registered {
             aor,
@@ -182,7 +182,7 @@ fn record(event: &Event) {
     }
 }
 
-/// A request that failed here.
+/// Logs a request that failed here.
 fn record_failure(event: &Event) {
     if let Event::AuthFailed {
         user,
@@ -222,7 +222,7 @@ fn record_failure(event: &Event) {
         unreported,
     } = event
     {
-        // As people count them.
+        // Numbered from 1 for the reader.
         let rule = rule.map(|number| u32::from(number) + 1);
         let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
         let digest_uri = (!digest_uri.is_empty()).then(|| lossy(digest_uri));
@@ -235,7 +235,7 @@ fn record_failure(event: &Event) {
     }
 }
 
-/// Credentials that were accepted for another URI.
+/// Logs credentials that were accepted for another URI.
 fn record_rewritten(event: &Event) {
     if let Event::DigestUriRewritten {
         source,
@@ -269,7 +269,7 @@ mod tests {
     use crate::abuse::tests::opened;
     use crate::serve::flaws::SILENCE;
 
-    /// What a log has written.
+    /// Output of a log.
     #[derive(Clone, Debug, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The lines that this thread logs meanwhile: level, message and fields.
+    /// The lines that this thread logs during `act`: level, message and fields.
     fn logged(act: impl FnOnce()) -> Vec<String> {
         let written = Written::default();
         let writer = written.clone();
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Workers have clones of one `Flaws`: they have one line together.
+    /// Workers have clones of one `Flaws`, so they write one line together.
     #[test]
     fn a_flaw_of_a_peer_is_logged_once_and_counted_until_the_next_line() {
         let (abuse, _reports) = opened("");
@@ -351,7 +351,7 @@ mod tests {
             assert_eq!(lines, expected, "{source} {flaw}");
             assert!(events.is_empty(), "taken");
         }
-        // For each of them the hour is over then.
+        // The hour is then over for each of them.
         let later = Instant::now() + SILENCE;
         for (flaw, mended, since) in [("Malformed To", true, 3), ("Malformed From", false, 2)] {
             let lines = logged(|| flaws.see_at(&flawed("192.0.2.20:5060", flaw, mended), later));

@@ -25,18 +25,18 @@ use crate::cli::Failure;
 use crate::cpu::WORKER;
 use settings::Loaded;
 
-/// How a worker ended, reported once by each.
+/// The end of a worker, reported once by each.
 #[derive(Debug)]
 pub(crate) enum WorkerExit {
-    /// It was asked to end, and did.
+    /// The worker got the order to end, and did.
     Asked(Ended),
-    /// Its loop failed.
+    /// The worker's loop failed.
     Failed(io::Error),
-    /// It panicked, which is a bug.
+    /// The worker panicked, which is a bug.
     Panicked,
 }
 
-/// What all workers have in common.
+/// Parts that all workers share.
 pub(crate) struct Common<'a> {
     pub loaded: &'a Loaded,
     pub settings: sip_net::settings::Settings,
@@ -47,11 +47,11 @@ pub(crate) struct Common<'a> {
     pub flaws: Flaws,
     pub away: Away,
     pub clock: Clock,
-    /// What the connections of each listener are.
+    /// TLS and other settings of the connections of each listener.
     pub services: &'a [StreamService],
 }
 
-/// Makes one worker and its thread, named `worker-N`; its counters.
+/// Makes one worker and its thread, named `worker-N`. Returns the handle of its counters.
 pub(crate) fn start<Q: QuerySink + 'static>(
     number: u16,
     common: &Common<'_>,
@@ -93,7 +93,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
             Ok(Err(error)) => WorkerExit::Failed(error),
             Err(_) => WorkerExit::Panicked,
         };
-        // There is no receiver any more when the process is ending.
+        // There is no receiver any more if the process is ending.
         let _ = ends.send((number, end));
     };
     std::thread::Builder::new()

@@ -1,4 +1,4 @@
-//! `trapezoid check --connect`: tries the database, name service and the next hops that the configuration names.
+//! `trapezoid check --connect`: tries the database, name service and next hops of the configuration.
 //!
 //! Each next hop is located as the server does it (RFC 3263), then each of its addresses is tried: by UDP with
 //! OPTIONS, by TCP and TLS with a connection. No calls are made, and nothing is written.
@@ -25,21 +25,21 @@ use tokio::runtime::Runtime;
 use crate::cli::user::failure;
 use crate::cli::{Failure, say};
 
-/// How long a connection, or the response to OPTIONS, may take.
+/// Longest wait for a connection, or for the response to OPTIONS.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many OPTIONS are sent to one address: a datagram may get lost.
+/// Number of OPTIONS sent to one address: a datagram may get lost.
 const TRIES: u32 = 3;
 
-/// The id of every question: one is open at a time.
+/// The id of every query: one is open at a time.
 const QUESTION: QueryId = QueryId {
     slot: 0,
     generation: 1,
 };
 
-/// Tries every server that `loaded` names, and prints a line for each.
+/// Tries every server that the configuration names, and prints a line for each.
 ///
 /// # Errors
-/// One of them does not answer.
+/// A server does not respond.
 pub(super) fn run(loaded: &Loaded) -> Result<(), Failure> {
     let mut report = Report::default();
     subscribers(loaded, &mut report);
@@ -68,13 +68,13 @@ impl Report {
         say(&format!("failed: {text}"));
     }
 
-    /// Everything that was asked answers, and what it says may not be meant.
+    /// Prints a warning: every server responds, but the result may be unintended.
     fn odd(&mut self, text: &str) {
         say(&format!("warning: {text}"));
     }
 }
 
-/// Reads the subscriber table with the server's own account, and with the operator's if there is one.
+/// Reads the subscriber table with the server's own account, and with the operator's, if there is one.
 fn subscribers(loaded: &Loaded, report: &mut Report) {
     let own = &loaded.shell.subscribers;
     match table(own) {
@@ -124,7 +124,7 @@ fn named(core: &Config) -> Vec<(String, &NextHop)> {
             group
                 .members
                 .iter()
-                // A drained member may be off.
+                // A drained member may be switched off.
                 .filter(|member| member.weight > 0)
                 .map(|member| (format!("group {name}"), &member.hop)),
         );
@@ -141,8 +141,8 @@ fn named(core: &Config) -> Vec<(String, &NextHop)> {
     all
 }
 
-/// Asks each name server that the server would ask for the address of the first domain: contacts may have names even
-/// if no next hop does. That there is no such address is an answer, too.
+/// Queries each name server that the server uses for the address of the first domain: contacts may have names
+/// even if no next hop does. That there is no such address is a response, too.
 fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
     let configured = &loaded.shell.nameservers;
     let (servers, of) = match configured.is_empty() {
@@ -155,7 +155,7 @@ fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
             }
         },
     };
-    // Of these names a resolver says itself that they are here, or nowhere (RFC 6761).
+    // A resolver itself knows that these names are local, or nowhere (RFC 6761).
     let is_special = |name: &String| {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         ["localhost", "invalid"]
@@ -165,7 +165,7 @@ fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
     let domain = Some(first_domain(loaded)).filter(|name| !is_special(name));
     let domain = domain.unwrap_or_else(|| "example.com".to_owned());
     for server in &servers {
-        // The machine may know the name itself: `/etc/hosts` is no name server.
+        // `/etc/hosts` is not used: the machine may know the name itself, without a name server.
         let mut names = Names::new(loaded, runtime, &[*server], false);
         let began = Instant::now();
         match names.ask(&domain, RecordKind::A) {
@@ -205,10 +205,10 @@ fn next_hops(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
     }
 }
 
-/// Which addresses count.
+/// The addresses that count.
 const REACHED: &str = "that a listener's transport and address family reaches";
 
-/// Hands answers of name service to this thread.
+/// Passes results of name service to this thread.
 struct Answers(Mutex<Sender<QueryResult>>);
 
 impl ResultSink for Answers {
@@ -218,7 +218,7 @@ impl ResultSink for Answers {
     }
 }
 
-/// Name service, as the server asks it.
+/// Name service, used as by the server.
 struct Names {
     dns: Result<Dns, DnsSetupError>,
     answers: Receiver<QueryResult>,
@@ -245,7 +245,7 @@ impl Names {
         }
     }
 
-    /// One question. `None`: no answer within the configured time-out.
+    /// Sends one query. `None` if there is no response within the configured time-out.
     fn ask(&mut self, name: &str, kind: RecordKind) -> Option<Records> {
         let dns = self.dns.as_ref().ok()?;
         dns.resolve(0, Some(QUESTION), name.as_bytes().into(), kind);
@@ -255,14 +255,14 @@ impl Names {
         }
     }
 
-    /// The addresses of a next hop. `Err`: why it is not known whether there are any.
+    /// The addresses of a next hop. `Err` has the reason if they could not be found out.
     fn locate(&mut self, core: &Config, hop: &NextHop) -> Result<Vec<Candidate>, String> {
         let has = |v4: bool| {
             core.listeners
                 .iter()
                 .any(|listener| listener.address.is_ipv4() == v4)
         };
-        // A WebSocket is opened by the other side (RFC 7118 §5).
+        // The other side opens a WebSocket (RFC 7118 §5).
         let is_opened_here = |transport: &Transport| !matches!(transport, Transport::Ws | Transport::Wss);
         let transports = core.listeners.iter().map(|listener| listener.transport);
         let transports: Transports = transports.filter(is_opened_here).collect();
@@ -303,7 +303,7 @@ fn first_domain(loaded: &Loaded) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// Tries an address. `Ok` says what answered, `Err` why nothing did.
+/// Tries an address. `Ok` describes the response, `Err` why there was none.
 fn try_address(loaded: &Loaded, transport: Transport, address: SocketAddr) -> Result<String, String> {
     match transport {
         Transport::Udp => options(loaded, address),
@@ -326,7 +326,7 @@ fn options(loaded: &Loaded, address: SocketAddr) -> Result<String, String> {
         SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
-    // From a port of its own: the listener may be in use by the running server.
+    // Sent from a free port: the running server may use that of the listener.
     let socket = UdpSocket::bind((any, 0)).map_err(words)?;
     socket.connect(address).map_err(words)?;
     socket.set_read_timeout(Some(PATIENCE / TRIES)).map_err(words)?;

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     connect: bool,
 }
 
-/// Says what is wrong, or that nothing is.
+/// Prints the errors of the configuration, or that there are none.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let loaded = configuration(Some(&args.config), &machine::read()?)?;
     let (_, findings) = TlsFiles::load(&loaded.shell);

@@ -175,7 +175,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// Where users come from.
+/// Source of the users.
 #[derive(Clone, Debug)]
 enum Source {
     Numbered(String, u32),
@@ -236,10 +236,10 @@ fn connections(text: &str) -> Result<Connections, String> {
     }
 }
 
-/// Offers the load, and tells what came of it.
+/// Offers the load, and prints the result.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let plan = plan(args)?;
-    // A failure leaves the limit as it was; connections then say so.
+    // If this fails, the limit stays as it was; connections then report errors.
     let _ = sip_net::bind::raise_open_files();
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(&stop)?;
@@ -294,7 +294,7 @@ fn told_so_far(progress: Progress) {
     );
 }
 
-/// The first signal ends the load and has it reported, the second ends the process.
+/// The first signal ends the load and prints its report; the second ends the process.
 fn stop_on_signal(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     let cannot = |error| Failure::failed("cannot listen for signals", error);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -411,7 +411,7 @@ fn users(args: &Args) -> Result<Users, Failure> {
     }
 }
 
-/// A name and a password on each line, empty lines and those that begin with `#` left out.
+/// Users from lines with a name and a password; empty lines and those that begin with `#` are left out.
 fn listed(text: &str) -> Result<Users, String> {
     let lines = text.lines().zip(1..).map(|(line, number)| (line.trim(), number));
     let users = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
@@ -453,7 +453,7 @@ mod tests {
         assert!(rate("0").is_err() && rate("NaN").is_err() && rate("0.5") == Ok(0.5));
     }
 
-    /// Clap takes an n in braces in a help text for the end of a line, so only the default shows it.
+    /// Clap takes an n in braces in a help text for a line end, so only the default shows it.
     #[test]
     fn the_help_has_an_example_of_a_password() {
         let mut command = <Args as clap::Args>::augment_args(clap::Command::new("load"));

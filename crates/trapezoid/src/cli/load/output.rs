@@ -1,4 +1,4 @@
-//! The file that the result goes to.
+//! The file for the result.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -6,20 +6,21 @@ use std::path::Path;
 
 use crate::cli::{Failure, print};
 
-/// Opened before the load begins: a load that is over and cannot be written down is lost.
+/// The output, opened before the load begins: if the result of a finished load could not be written, it would
+/// be lost.
 #[derive(Debug)]
 pub(super) enum Output<'a> {
     Stdout,
     File {
         path: &'a Path,
         file: File,
-        /// There was none before.
+        /// Whether the file is new.
         new: bool,
     },
 }
 
 impl<'a> Output<'a> {
-    /// What is there already stays until there is a result.
+    /// Opens the output. An existing content stays until there is a result.
     pub(super) fn open(path: &'a Path) -> Result<Self, Failure> {
         if path.as_os_str() == "-" {
             return Ok(Self::Stdout);
@@ -48,10 +49,10 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// There is no result.
+    /// Ends the output without a result.
     pub(super) fn discard(self) {
         if let Self::File { path, new: true, .. } = self {
-            // One that stays is empty, and says so.
+            // If removal fails, the file stays empty, which shows that there was no result.
             let _ = std::fs::remove_file(path);
         }
     }

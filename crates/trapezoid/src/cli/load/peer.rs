@@ -20,7 +20,7 @@ impl Peer {
         let (name, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'.' | b'_');
         let port = port.parse().map_err(|_| wrong())?;
-        // A name whose last part is a number would be an address, and is none (RFC 3261 §25.1).
+        // A name whose last part is a number would be an address, but this is none (RFC 3261 §25.1).
         let last = name.rsplit('.').next().unwrap_or_default();
         let number = last.bytes().all(|c| c.is_ascii_digit());
         let is_name = name.bytes().all(plain) && !number;
@@ -29,7 +29,7 @@ impl Peer {
             .ok_or_else(wrong)
     }
 
-    /// Its address; of several, the first.
+    /// The peer's address; if it has several, the first.
     pub(super) fn resolve(&self, option: &str) -> Result<SocketAddr, Failure> {
         let (name, port) = match self {
             Self::Address(address) => return Ok(*address),
@@ -42,7 +42,7 @@ impl Peer {
         found.next().ok_or_else(|| cannot("it has no address".to_owned()))
     }
 
-    /// As in a URI, without the port.
+    /// The host as in a URI, without the port.
     pub(super) fn host(&self) -> String {
         match self {
             Self::Address(SocketAddr::V4(address)) => address.ip().to_string(),
@@ -51,7 +51,7 @@ impl Peer {
         }
     }
 
-    /// As in a URI that says which of the servers of a host is meant; 5060 is meant without a port.
+    /// Host and port as in a URI; without a port, 5060 is meant.
     pub(super) fn host_and_port(&self) -> String {
         match self.port() {
             5060 => self.host(),
@@ -108,7 +108,7 @@ mod tests {
             .resolve("--target")
             .unwrap();
         assert!(found.ip().is_loopback() && found.port() == 5070);
-        // Too long for any name, so that no name server is asked.
+        // Too long for a name, so no name server is queried.
         let long = "x".repeat(64);
         let told = Peer::parse(&format!("{long}:5060")).unwrap().resolve("--target");
         assert!(

@@ -1,10 +1,10 @@
-//! What came of a load, for people.
+//! The result of a load as text.
 
 use std::fmt::Write as _;
 
 use sip_load::Report;
 
-/// A few lines.
+/// A summary of a few lines.
 pub(super) fn summary(report: &Report) -> String {
     let mut text = String::new();
     let share = 100.0 * report.success_ratio();

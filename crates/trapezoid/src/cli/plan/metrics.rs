@@ -1,4 +1,4 @@
-//! What a running server tells of its batches: the Prometheus text of its metrics page.
+//! The batches of a running server, read from the Prometheus text of its metrics page.
 //!
 //! Counters for each class of sizes; the label `size` is the largest size of the class, a power of two:
 //! ```text
@@ -16,12 +16,12 @@ use capacity::batching::{BatchSample, BytesSample, MAX_SIZE};
 /// Most classes that a page may have.
 const MAX_CLASSES: usize = 4096;
 
-/// What was measured of batches, wherever it comes from.
+/// Measurements of batches, from any source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Measured {
-    /// Times from sending to the answer: the round trip is in them.
+    /// Times from sending to the result, which include the round trip.
     pub batches: Vec<BatchSample>,
-    /// Payloads; empty where they were not measured.
+    /// Payloads; empty if they were not measured.
     pub bytes: Vec<BytesSample>,
 }
 
@@ -134,7 +134,7 @@ fn series(line: &str) -> Result<Option<Series>, String> {
     Ok(Some(Series { kind, size, value }))
 }
 
-/// Calls `each` with every label; what stands after the closing brace.
+/// Calls `each` with every label. Returns the text after the closing brace.
 fn labels(text: &str, mut each: impl FnMut(&str, String)) -> Option<&str> {
     let mut rest = text.trim_start();
     loop {

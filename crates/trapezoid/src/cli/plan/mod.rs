@@ -20,7 +20,7 @@ enum What {
     Auth(auth::Args),
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.what {
         What::Auth(args) => auth::run(args),

@@ -1,22 +1,22 @@
-//! Numbers with units, read from the command line and written for people.
+//! Numbers with units, read from the command line and formatted as text.
 
 use capacity::batching::{MAX_TIME_US, RATES};
 
 use crate::cli::duration;
 
-/// `30ms`, `200us`, `1.5s`; microseconds, 0 to 60 s.
+/// Reads a time such as `30ms`, `200us` or `1.5s`, in microseconds, 0 to 60 s.
 pub(super) fn time(text: &str) -> Result<f64, String> {
     let wrong = || "write a time as 200us, 30ms or 1.5s, 60s at most".to_owned();
     let us = duration::parse(text).ok_or_else(wrong)?.as_secs_f64() * 1e6;
     (0.0..=MAX_TIME_US).contains(&us).then_some(us).ok_or_else(wrong)
 }
 
-/// A rate a second.
+/// Reads a rate a second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     number(text, RATES.0, RATES.1)
 }
 
-/// A part of the target, 1 to 100.
+/// Reads a multiple of the target, 1 to 100.
 pub(super) fn headroom(text: &str) -> Result<f64, String> {
     number(text, 1.0, 100.0)
 }
@@ -26,7 +26,7 @@ fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
     value.ok_or_else(|| format!("must be a number from {least} to {}", thousands(most)))
 }
 
-/// Microseconds in the unit that suits them.
+/// Formats microseconds in a suitable unit.
 pub(super) fn time_text(us: f64) -> String {
     if us < 1.0 && us > 0.0 {
         format!("{us:.2} µs")
@@ -39,7 +39,7 @@ pub(super) fn time_text(us: f64) -> String {
     }
 }
 
-/// Three digits where that many tell something.
+/// Formats three digits, if that many are significant.
 fn short(value: f64) -> String {
     let digits = if value >= 99.95 {
         0
@@ -56,7 +56,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// A rate: whole with commas, fractions where it is small.
+/// Formats a rate: whole with commas, with fractions if it is small.
 pub(super) fn thousands(value: f64) -> String {
     if value < 99.95 {
         return short(value);

@@ -1,4 +1,4 @@
-//! When our certificates end.
+//! Expiry of our certificates.
 
 use std::path::PathBuf;
 
@@ -8,37 +8,38 @@ use sip_net::tls::{Identities, IdentityFiles, SipIdentities, provider};
 use crate::machine::unix_ms;
 
 const DAY_S: u64 = 86_400;
-/// Days before its end from which on a certificate is spoken of every day.
+/// Days before its expiry from which on a certificate is logged every day.
 const SOON_DAYS: u64 = 14;
-/// The same for the one of the first start, which is renewed only if the operator is warned.
+/// Days before its expiry from which on the certificate of the first start is logged: it is renewed only if
+/// the operator is warned.
 const FIRST_START_DAYS: u64 = 30;
 
-/// What a certificate is for.
+/// Use of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Shown to clients that connect to this `[[listen]]`.
+    /// For clients that connect to this `[[listen]]`.
     Listener(String),
-    /// Shown to the server of this domain, to which we connect.
+    /// For the server of this domain, to which we connect.
     Peer(String),
 }
 
-/// A certificate in force, and its end.
+/// A certificate in force, with its expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateExpiry {
-    /// What it is for.
+    /// The certificate's use.
     pub to: Use,
-    /// The first SIP domain that it speaks for; empty: none.
+    /// The first SIP domain that the certificate names; empty if none.
     pub domain: String,
-    /// Its file.
+    /// The certificate's file.
     pub path: PathBuf,
-    /// Seconds since 1970.
+    /// Expiry, seconds since 1970.
     pub at_s: u64,
-    /// It was made at the first start.
+    /// Whether the certificate was made at the first start.
     pub is_own: bool,
 }
 
 impl CertificateExpiry {
-    /// Reads it; none where the files are not good.
+    /// Reads a certificate; `None` if its files are not good.
     pub(super) fn read(to: &Use, files: &IdentityFiles, is_own: bool) -> Option<Self> {
         let one = std::slice::from_ref(files);
         let found = Identities::load(one, &provider(), UnixTime::now(), &mut Vec::new()).ok()?;
@@ -53,12 +54,12 @@ impl CertificateExpiry {
         })
     }
 
-    /// When the certificate ends, Unix time.
+    /// Expiry of the certificate, Unix seconds.
     pub(crate) const fn end_unix_s(&self) -> u64 {
         self.at_s
     }
 
-    /// Seconds until then; 0: it is over.
+    /// Seconds until the expiry; 0 if it has passed.
     pub(crate) fn left_s(&self) -> u64 {
         self.at_s.saturating_sub(unix_ms() / 1000)
     }
@@ -79,8 +80,8 @@ impl CertificateExpiry {
         }
     }
 
-    /// The warning for the certificate of the first start. It is not renewed by itself, since phones trust
-    /// this one.
+    /// The warning for the certificate of the first start. It is not renewed automatically, because phones
+    /// trust this very certificate.
     pub(super) fn of_first_start(&self) -> Option<String> {
         let days = self.left_s() / DAY_S;
         (self.is_own && days < FIRST_START_DAYS).then(|| {

@@ -1,7 +1,8 @@
-//! The files of TLS: read at the start, read again at each reload, and watched for their end.
+//! The files of TLS: read at the start and at each reload, and watched for their expiry.
 //!
-//! A reload is for new connections alone: those that stand keep what they began with. A bad file leaves what
-//! hangs on it as it was, and is reported with its place in the configuration and a remedy.
+//! A reload affects new connections only: open ones keep their configuration. If a file is bad, the parts
+//! that depend on it stay as they were. The error is reported with its place in the configuration and a
+//! remedy.
 
 mod expiry;
 pub(crate) mod own;
@@ -25,9 +26,9 @@ use settings::{Service, Shell, Tls, TlsListener};
 /// Errors and warnings about the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
-    /// What is wrong; what hangs on it was left as it was.
+    /// Errors; the parts that depend on the files were left as they were.
     pub errors: Vec<String>,
-    /// What works and should be looked at.
+    /// Findings that do not prevent use, but need attention.
     pub warnings: Vec<String>,
 }
 
@@ -44,14 +45,14 @@ impl Findings {
     }
 }
 
-/// Once: several listeners may have the same file.
+/// Adds a line once: several listeners may have the same file.
 fn push(list: &mut Vec<String>, line: String) {
     if !list.contains(&line) {
         list.push(line);
     }
 }
 
-/// What the error does not say itself.
+/// The remedy that the error does not name itself.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "there may be more; most say themselves what would be right"
@@ -80,25 +81,25 @@ fn remedy_of_warning(warning: &TlsWarning) -> &'static str {
     }
 }
 
-/// All of them as they are in force.
+/// All TLS files in force.
 #[derive(Debug)]
 pub(crate) struct TlsFiles {
-    /// As [`Tls::listeners`]; none where the certificate of the first start is not made yet.
+    /// In the order of [`Tls::listeners`]; `None` if the certificate of the first start is not made yet.
     listeners: Vec<Option<Listening>>,
     tickets: Vec<Tickets>,
-    /// Of each listener and peer.
+    /// Certificates of each listener and peer.
     ends: Mutex<Vec<CertificateExpiry>>,
     settings: Tls,
 }
 
-/// One `[[listen]]`, whatever number of addresses it stands for.
+/// TLS of one `[[listen]]`, whatever number of addresses it stands for.
 #[derive(Debug)]
 struct Listening {
     server: Arc<TlsServer>,
     clients: Option<Arc<TlsClients>>,
 }
 
-/// A file of keys, and those that it holds; shared by all listeners that name it.
+/// A file of ticket keys, with its keys, shared by all listeners that name the file.
 struct Tickets {
     place: String,
     path: std::path::PathBuf,
@@ -114,8 +115,8 @@ impl std::fmt::Debug for Tickets {
 }
 
 impl TlsFiles {
-    /// Reads and checks all files that the configuration names; what is made at the first start only if it is
-    /// there. All errors are reported, not only the first.
+    /// Reads and checks all files that the configuration names. Files made at the first start are read only
+    /// if they exist. All errors are reported, not only the first.
     pub(crate) fn load(shell: &Shell) -> (Self, Findings) {
         let mut findings = Findings::default();
         let tls = &shell.tls;
@@ -178,7 +179,7 @@ impl TlsFiles {
         Some(Listening { server, clients })
     }
 
-    /// The keys of a listener's tickets; none if the file is wrong, which is reported, or not made yet.
+    /// The keys of a listener's tickets; `None` if the file is wrong, which is reported, or not made yet.
     fn tickets(&mut self, listener: &TlsListener, findings: &mut Findings) -> Option<Arc<TicketKeys>> {
         let path = listener
             .ticket_keys
@@ -209,8 +210,8 @@ impl TlsFiles {
         }
     }
 
-    /// The streams' settings for the workers, one for each listener of the core; `services` is what the
-    /// configuration says of them. Listeners of one `[[listen]]` share its end of TLS.
+    /// The streams' settings for the workers, one for each listener of the core. `services` are those of the
+    /// configuration. Listeners of one `[[listen]]` share its TLS server.
     pub(crate) fn services(&self, services: &[Service]) -> Vec<StreamService> {
         let of = |service: &Service| {
             let listening = service.tls.and_then(|index| self.listeners.get(index)?.as_ref());
@@ -224,7 +225,7 @@ impl TlsFiles {
         services.iter().map(of).collect()
     }
 
-    /// Reads all files again. Each listener takes its own if they are good, whatever the others' are.
+    /// Reads all files again. Each listener uses its own if they are good, whatever those of others are.
     pub(crate) fn reload(&self) -> Findings {
         let mut findings = Findings::default();
         for tickets in &self.tickets {
@@ -239,7 +240,7 @@ impl TlsFiles {
             match listening.server.reload() {
                 Ok(warnings) => findings.warn(&listener.place, &warnings),
                 Err(error) => {
-                    // What we show as a client is the same certificate.
+                    // Our client uses the same certificate, so it keeps the old one, too.
                     findings.error(&listener.place, &error);
                     stays.push(Use::Listener(listener.label.clone()));
                     continue;
@@ -313,12 +314,12 @@ impl TlsFiles {
         out
     }
 
-    /// When the certificates in force end.
+    /// The expiry of the certificates in force.
     pub(crate) fn ends(&self) -> Vec<CertificateExpiry> {
         self.ends.lock().clone()
     }
 
-    /// Reads them anew, but for what `stays` as it was.
+    /// Reads the expiries anew, except for certificates in `stays`, which are the old ones.
     fn look_at_ends(&self, stays: &[Use]) {
         let mut found = Vec::new();
         let listeners = self.settings.listeners.iter().zip(&self.listeners);
@@ -357,10 +358,10 @@ fn server_settings(listener: &TlsListener) -> ServerSettings {
     }
 }
 
-/// Our ends towards peers to which we connect from `listener`.
+/// Our TLS clients for peers to which we connect from `listener`.
 fn clients(tls: &Tls, listener: &TlsListener) -> Result<TlsClients, TlsFileError> {
-    // No peer has an authority for the one of the first start: to show it where one is asked for, but not
-    // needed, would only end the connection.
+    // No peer has an authority for the certificate of the first start. If a peer asks for a certificate
+    // without requiring one, presenting this one would only end the connection.
     let first = listener.identities.first().filter(|_| !listener.is_own);
     let others = ClientSettings {
         identity: first.cloned(),
@@ -374,7 +375,7 @@ fn clients(tls: &Tls, listener: &TlsListener) -> Result<TlsClients, TlsFileError
             identity: peer.identity.clone().or_else(|| others.identity.clone()),
             ca: peer.ca.clone().or_else(|| tls.ca.clone()),
             crl: peer.crl.clone().or_else(|| tls.crl.clone()),
-            // It is one.
+            // The peer is a single one.
             remembered_peers: tls.remembered_peers.min(1),
             versions: listener.versions,
         };
@@ -384,7 +385,7 @@ fn clients(tls: &Tls, listener: &TlsListener) -> Result<TlsClients, TlsFileError
     TlsClients::load(others, peers, system_clock(), &mut Vec::new())
 }
 
-/// Checks the files that listeners have in common; whether connections by TLS can be opened at all.
+/// Checks the files that listeners have in common. Returns whether TLS connections can be opened at all.
 fn check_peers(tls: &Tls, findings: &mut Findings) -> bool {
     if !tls.listeners.iter().any(|listener| listener.connects) {
         return false;
@@ -413,7 +414,7 @@ fn check_peers(tls: &Tls, findings: &mut Findings) -> bool {
                 findings.warn(place, &others);
                 findings.warn(crl_place, &of_crl);
             }
-            // A registrar without neighbours can do without.
+            // A registrar without neighbours does not need authorities.
             Err(error @ TlsFileError::NoSystemRoots) => {
                 good = false;
                 let line = format!("{place}: {error}; until then no connection by TLS is opened from here");

@@ -1,5 +1,5 @@
-//! What is made at the first start: the certificate of the built-in listener, and the keys of tickets. Both
-//! are kept, so that phones that trust the certificate go on to do so, and resume after a restart.
+//! The TLS files made at the first start: the certificate of the built-in listener, and the keys of tickets.
+//! Both are kept, so that phones continue to trust the certificate, and resume sessions after a restart.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::machine::unix_ms;
 use crate::serve::data_dir::{create, random_key, write_once};
 use settings::Loaded;
 
-/// As long as phones and browsers accept a certificate that their users have trusted by hand.
+/// Days for which phones and browsers accept a certificate that their users have trusted by hand.
 const VALID_DAYS: u64 = 825;
-/// Clocks of phones that are behind ours.
+/// Allowance for clocks of phones that are behind ours.
 const BEHIND: Duration = Duration::from_secs(3600);
-/// Names in one certificate, which is sent at each handshake.
+/// Most names in one certificate, which is sent at each handshake.
 const MAX_NAMES: usize = 64;
 
-/// Makes what is not there. `host_name` is the machine's.
+/// Makes the absent files. `host_name` is the machine's.
 pub(crate) fn prepare(loaded: &Loaded, host_name: Option<&str>) -> Result<(), Failure> {
     let tls = &loaded.shell.tls;
     if tls
@@ -45,7 +45,7 @@ pub(crate) fn prepare(loaded: &Loaded, host_name: Option<&str>) -> Result<(), Fa
     Ok(())
 }
 
-/// The certificate and its key. Where only the key is there, it is kept.
+/// Makes the certificate and its key. If only the key exists, it is used.
 fn certificate(files: &IdentityFiles, names: &[String]) -> Result<(), Failure> {
     if files.certificate.exists() {
         return Ok(());
@@ -58,7 +58,7 @@ fn certificate(files: &IdentityFiles, names: &[String]) -> Result<(), Failure> {
         let key = made.map_err(|error| Failure::failed("cannot make a key for TLS", error))?;
         write(&files.key, Zeroizing::new(key.serialize_pem()).as_bytes())?;
     }
-    // Of two processes that start at once both must go on with the same key: the file's.
+    // If two processes start at once, both must use the same key: the file's.
     let unusable = |why: String| {
         let remedy = "remove it to have a new one made";
         Failure::Usage(format!("{}: {why}; {remedy}", files.key.display()))
@@ -82,7 +82,7 @@ fn params(names: &[String], now: SystemTime) -> Result<CertificateParams, Failur
     params.subject_alt_names = names.iter().filter_map(|name| subject(name)).collect();
     let first = names.first().map_or("trapezoid", String::as_str);
     params.distinguished_name.push(DnType::CommonName, first);
-    // One for each that was ever made: browsers refuse another with the same.
+    // A serial number of its own for each certificate: browsers refuse a second one with the same.
     let random = random_key()?;
     let mut serial = random.get(..16).unwrap_or_default().to_vec();
     if let Some(byte) = serial.first_mut() {
@@ -104,8 +104,8 @@ fn subject(name: &str) -> Option<SanType> {
     }
 }
 
-/// Every name by which this server is known, its own first: what phones write as server, which the certificate
-/// must name.
+/// Every name by which this server is known, its own first: phones are configured with one of them, so the
+/// certificate must contain them.
 fn names(loaded: &Loaded, host_name: Option<&str>) -> Vec<String> {
     let core = &loaded.core;
     let own = core.own_hosts.iter().map(|own| &own.host);
@@ -133,7 +133,7 @@ fn names(loaded: &Loaded, host_name: Option<&str>) -> Vec<String> {
     out
 }
 
-/// Whether a client could ask for it (RFC 6066 §3), or it is an address.
+/// Whether `name` is an address, or a name that a client could ask for (RFC 6066 §3).
 fn is_host(name: &str) -> bool {
     use sip_net::tls::rustls::pki_types::ServerName;
     ServerName::try_from(name).is_ok()

@@ -1,4 +1,4 @@
-//! Files as they come to be wrong, and right again.
+//! Tests of files that become wrong, and right again.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -42,7 +42,7 @@ impl Site {
         fs::set_permissions(self.path(name), mode).expect("ours");
     }
 
-    /// Certificate and key of `domain`, as `NAME.pem` and `NAME.key`, with this many days to go.
+    /// Makes certificate and key of `domain`, as `NAME.pem` and `NAME.key`, which expire in this many days.
     fn issue(&self, name: &str, domain: &str, days: u64) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![domain.to_owned()]).expect("a name");
@@ -85,8 +85,8 @@ fn load(loaded: &Loaded) -> TlsFiles {
     files
 }
 
-/// A handshake with one listener by a client that trusts the site's authority, or `ca`; whether it was resumed, and
-/// the certificate that was shown. None where the client refuses it.
+/// Does a handshake with one listener by a client that trusts the site's authority, or `ca`. Returns whether
+/// it was resumed, and the server's certificate. `None` if the client refuses that.
 fn connect(service: &StreamService, client: &TlsClient, domain: &str) -> Option<(bool, Vec<u8>)> {
     let server = service.server.as_ref().expect("an end of TLS");
     let name = ServerName::try_from(domain.to_owned()).expect("a name");
@@ -110,7 +110,7 @@ fn connect(service: &StreamService, client: &TlsClient, domain: &str) -> Option<
             client.process_new_packets().ok()?;
         }
     }
-    // Tickets of TLS 1.3 come with the first data.
+    // Tickets of TLS 1.3 arrive with the first data.
     server.writer().write_all(b"x").expect("memory");
     bytes.clear();
     server.write_tls(&mut bytes).expect("memory");
@@ -211,7 +211,7 @@ fn a_reload_is_taken_by_each_listener_whose_files_are_good() {
     let loaded = site.read(&text);
     let files = load(&loaded);
     let services = files.services(&loaded.shell.services);
-    // Each time another client: one that resumes a session is shown nothing.
+    // A new client each time: one that resumes a session gets no certificate.
     let shown = |index: usize, domain: &str| {
         let client = trusting(site.path("ca.pem"));
         connect(&services[index], &client, domain).map(|(_, shown)| shown)
@@ -220,7 +220,7 @@ fn a_reload_is_taken_by_each_listener_whose_files_are_good() {
     assert!(before.0.is_some() && before.1.is_some());
 
     site.issue("a", "a.example", 200);
-    // One of a listener's certificates is bad, so the listener keeps all of them.
+    // One of a listener's certificates is bad, so the listener keeps all old ones.
     site.issue("b", "b.example", 200);
     site.write("c.key", "no key");
     let findings = files.reload();
@@ -269,7 +269,7 @@ fn a_reload_is_taken_by_each_listener_whose_files_are_good() {
     );
 }
 
-/// What is verified towards peers hangs on files too; the entry that names a bad one is reported.
+/// The verification of peers depends on files too. The entry that names a bad file is reported.
 #[test]
 fn peers_have_files_of_their_own() {
     let site = Site::new();
@@ -352,7 +352,7 @@ fn the_first_start_makes_a_certificate_and_keeps_it() {
         )
     };
     assert!(same(first, second), "all addresses of a wildcard are one");
-    // A client that trusts it finds every name and address of the machine in it.
+    // A client that trusts the certificate finds every name and address of the machine in it.
     let client = trusting(own.certificate.clone());
     for name in [
         "sip.example.com",
@@ -369,7 +369,7 @@ fn the_first_start_makes_a_certificate_and_keeps_it() {
     assert!((824..=825).contains(&days), "{days}");
     assert!(files.ends()[0].today().is_none());
 
-    // It stays; where only the key is there, the new certificate is for the same one.
+    // The certificate is kept. If only the key exists, the new certificate is for the same key.
     let (certificate, key) = (
         fs::read(&own.certificate).expect("there"),
         fs::read(&own.key).expect("there"),
@@ -410,8 +410,8 @@ fn a_key_that_is_none_is_not_replaced() {
     assert_eq!(fs::read_to_string(&own.key).expect("there"), "rubbish");
 }
 
-/// Keys of tickets are kept, so that clients resume after a restart; listeners that name one file share them, and are
-/// told apart all the same.
+/// Keys of tickets are kept, so that clients resume after a restart. Listeners that name one file share the
+/// keys, but not the sessions.
 #[test]
 fn clients_resume_after_a_restart() {
     let site = Site::new();
@@ -432,7 +432,7 @@ fn clients_resume_after_a_restart() {
     assert!(!resumed(&files, 1), "another listener");
     assert!(resumed(&load(&loaded), 1), "another process");
 
-    // Without the keys nothing of before is resumed.
+    // Without the keys no earlier session is resumed.
     fs::remove_file(&loaded.shell.tls.ticket_keys).expect("there");
     assert!(!resumed(&load(&loaded), 1));
 }

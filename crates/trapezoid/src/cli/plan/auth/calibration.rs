@@ -1,4 +1,4 @@
-//! `--calibrate`: the database is asked for batches now, through a relay that counts their bytes.
+//! `--calibrate`: sends batches to the database now, through a relay that counts their bytes.
 
 use std::net::ToSocketAddrs as _;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::cli::user::failure;
 use crate::cli::{Failure, configuration, say};
 use crate::machine;
 
-/// Times of batches by the relay of no delay would hold its own: they are measured without it. Bytes are the same
-/// each time, so few batches do.
+/// Batches whose bytes are counted. Even a relay without a delay would lengthen the times, so these are
+/// measured without it. The bytes are the same each time, so few batches suffice.
 const COUNTED: usize = 4;
 
-/// Asks the database of the configuration.
+/// Measures the database of the configuration.
 pub(super) fn measure(args: &Args) -> Result<Measured, Failure> {
     let loaded = configuration(args.config.config.as_deref(), &machine::read()?)?;
     let table = loaded.shell.subscribers;
@@ -41,7 +41,7 @@ pub(super) fn measure(args: &Args) -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-/// The payload of batches of each size, by a relay on the way.
+/// Payload of batches of each size, counted by a relay on the way.
 fn bytes(table: &TableOptions, server: &Server, largest: usize) -> Result<Vec<BytesSample>, Failure> {
     let failed = |error: std::io::Error| Failure::failed("cannot count bytes", error);
     let target = (server.host.as_str(), server.port)
@@ -61,10 +61,10 @@ fn bytes(table: &TableOptions, server: &Server, largest: usize) -> Result<Vec<By
     for size in calibration.sizes() {
         let before = relay.counters();
         calibration.ask(size, COUNTED).map_err(failure)?;
-        // What was passed on is counted just after it was.
+        // Bytes are counted just after they were passed on.
         std::thread::sleep(Duration::from_millis(20));
         let after = relay.counters();
-        // One round more, which warms up.
+        // One more round, which warms up.
         let each = |before: u64, after: u64| (after - before) as f64 / (COUNTED + 1) as f64;
         samples.push(BytesSample {
             rows: size as f64,

@@ -17,13 +17,13 @@ use super::units::{headroom, rate, thousands, time, time_text};
 use crate::cli::http;
 use crate::cli::{ConfigOption, Failure, print};
 
-/// Look-ups that the simulation of one load runs through.
+/// Look-ups in the simulation of one load.
 const ARRIVALS: u32 = 100_000;
-/// The same where there are many loads or shapes.
+/// Look-ups in each simulation, if there are many loads or shapes.
 const FEW_ARRIVALS: u32 = 30_000;
-/// Chance of the simulations: the same question gets the same answer.
+/// Seed of the simulations: the same parameters give the same result.
 const SEED: u64 = 1;
-/// How much longer than what was measured a round trip may be said to be.
+/// Factor by which a given round trip may exceed the measured time.
 const RTT_TOLERANCE: f64 = 1.05;
 /// Largest page of metrics in a file, bytes.
 const MAX_PAGE: u64 = 16 << 20;
@@ -100,28 +100,28 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Where `t_batch` comes from.
+/// Source of `t_batch`.
 #[derive(Debug)]
 enum Origin {
     /// The command line.
     Given,
-    /// Measured: the line with the round trip in it.
+    /// Fitted to measurements: the line includes the round trip.
     Fitted(Fit),
 }
 
-/// What is known, and how.
+/// The known parameters, with their sources.
 #[derive(Debug)]
 struct Known {
     rtt_us: f64,
     cost: BatchCost,
     origin: Origin,
-    /// `None` where it was not measured.
+    /// Cost in bytes; `None` if it was not measured.
     bytes: Option<BytesCost>,
-    /// What the reader must know to believe the rest.
+    /// Notes about the limits of the result, for the reader.
     notes: Vec<String>,
 }
 
-/// Works it out and prints it.
+/// Computes the plan and prints it.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let measured = match &args.metrics {
         Some(place) => Some(read(place)?),
@@ -156,7 +156,7 @@ fn report(args: &Args, model: Model, goal: Goal, known: Known, plan: &Plan) -> R
     let fixed = Mode::Fixed {
         max_wait_us: args.max_wait,
     };
-    // What the server's adaptive mode does.
+    // The server's adaptive mode.
     let adaptive = Mode::Spaced {
         max_gap_us: args.max_wait,
     };
@@ -210,7 +210,7 @@ fn page_in_file(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Puts together what was given and what was measured: given goes first.
+/// Combines given and measured parameters; given ones take precedence.
 fn known(args: &Args, measured: Option<&Measured>) -> Result<Known, Failure> {
     let mut notes = Vec::new();
     let bytes = measured.and_then(|measured| BytesCost::fit(&measured.bytes).ok());
@@ -318,7 +318,7 @@ fn limit_text(limit: Limit) -> &'static str {
     }
 }
 
-/// Whether there is a wait to speak of: past the peak it only tells how long the simulation was.
+/// Whether the wait is meaningful: past the peak it depends only on the length of the simulation.
 fn settled(point: &LoadPoint) -> bool {
     !point.outcome.saturated
 }

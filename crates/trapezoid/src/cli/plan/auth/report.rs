@@ -1,4 +1,4 @@
-//! What `trapezoid plan auth` prints.
+//! The output of `trapezoid plan auth`.
 
 use std::fmt::{self, Write};
 
@@ -10,28 +10,28 @@ use serde_json::{Value, json};
 use super::super::units::{thousands, time_text};
 use super::{Known, Origin, limit_text, settled};
 
-/// Everything that was worked out.
+/// All results of the computation.
 #[derive(Debug)]
 pub(super) struct Report {
     pub model: Model,
     pub goal: Goal,
     pub known: Known,
-    /// What to configure, at the target in adaptive mode.
+    /// The recommended configuration, at the target in adaptive mode.
     pub choice: (Candidate, LoadPoint),
-    /// The fewest connections for each largest batch, the same way.
+    /// The fewest connections for each largest batch, at the target in adaptive mode.
     pub alternatives: Vec<(Candidate, LoadPoint)>,
-    /// The choice at the load asked for, in adaptive mode.
+    /// The recommended configuration at the requested load, in adaptive mode.
     pub adaptive: LoadPoint,
-    /// The same in fixed mode.
+    /// The recommended configuration at the requested load, in fixed mode.
     pub fixed: LoadPoint,
     /// Longest wait in fixed mode.
     pub max_wait_us: f64,
-    /// The choice at many loads, in adaptive and in fixed mode.
+    /// The recommended configuration at many loads, in adaptive and in fixed mode.
     pub curves: Option<(Vec<LoadPoint>, Vec<LoadPoint>)>,
 }
 
 impl Report {
-    /// For people.
+    /// The report as text.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string does not fail.
@@ -163,7 +163,8 @@ impl Report {
         writeln!(out)
     }
 
-    /// Powers of two of both, and the most connections; by connections, then by batch.
+    /// Powers of two of connections and batch, and the most connections; ordered by connections, then by
+    /// batch.
     fn grid(&self) -> impl Iterator<Item = (Shape, Throughput)> {
         let most = self.goal.max_connections;
         let last = (!most.is_power_of_two()).then_some(most);
@@ -175,7 +176,7 @@ impl Report {
             .map(|shape| (shape, self.model.throughput(shape)))
     }
 
-    /// For machines.
+    /// The report as JSON.
     pub(super) fn json(&self) -> String {
         let parameters = self.model.parameters();
         let grid = self.grid().map(|(shape, peak)| {
@@ -269,7 +270,7 @@ fn point_text(point: &LoadPoint) -> String {
     )
 }
 
-/// Past the peak there is none to speak of.
+/// A wait as text; past the peak it is not meaningful.
 fn wait_text(point: &LoadPoint, us: f64) -> String {
     if settled(point) {
         time_text(us)
@@ -345,7 +346,7 @@ fn candidate_json((candidate, point): &(Candidate, LoadPoint)) -> Value {
     })
 }
 
-/// Waits are null past the peak.
+/// One point as JSON; past the peak, waits are null.
 fn point_json(point: &LoadPoint) -> Value {
     let outcome = point.outcome;
     let wait = |us: f64| settled(point).then_some(us);
