@@ -13,19 +13,19 @@ use super::routes::compiled;
 /// The ban policy: the failures that ban a source, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BanPolicy {
-    /// Failures within `window`; 0: no source is banned for them.
+    /// Failures within `window` that ban a source; 0: no source is banned for failures.
     pub failures: u32,
-    /// See `failures`.
+    /// Window in which failures count.
     pub window: Duration,
     /// Length of a first ban.
     pub first: Duration,
-    /// Length of the longest.
+    /// Length of the longest ban.
     pub longest: Duration,
-    /// Bans held.
+    /// Most bans held.
     pub limit: usize,
 }
 
-/// The part of it for the core.
+/// The core's part of `[abuse]`.
 pub(super) fn abuse(settings: &Settings, cx: &mut Context<'_>) -> config::Abuse {
     let abuse = &settings.abuse;
     let mut exempt = Vec::new();
@@ -56,8 +56,8 @@ pub(super) fn abuse(settings: &Settings, cx: &mut Context<'_>) -> config::Abuse 
     }
 }
 
-/// One pattern that finds what any of these does. Each must be right by itself: what a bracket opens must
-/// not end in another.
+/// One pattern that matches whatever one of these matches. Each must be valid by itself: a bracket opened in
+/// one must not close in another.
 fn joined(key: &str, patterns: &[String], cx: &mut Context<'_>) -> Option<Regex> {
     let path = format!("abuse.scanners.{key}");
     let mut right = Vec::new();

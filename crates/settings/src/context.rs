@@ -1,4 +1,4 @@
-//! What the conversion of one table knows of the whole: the machine, the place of each key, the problems so far.
+//! The context of converting one table: the machine, the place of each key, the problems so far.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use super::Machine;
 use super::problems::Problems;
 use super::tree::{Node, Value};
 
-/// What conversions need beside their own table.
+/// Arguments of conversions besides their own table.
 pub(super) struct Context<'a> {
     pub machine: &'a Machine,
-    /// Connections by TLS can be opened from here.
+    /// Whether TLS connections can be opened from here.
     pub speaks_tls: bool,
     pub tree: &'a Node,
     /// Directory of the file.
@@ -33,19 +33,19 @@ impl<'a> Context<'a> {
         self.problems.add(&node.span, &shown, what, remedy);
     }
 
-    /// How messages begin that are about the key at `path` and come later: `FILE:LINE: path`.
+    /// Prefix of later messages about the key at `path`: `FILE:LINE: path`.
     pub(super) fn place_text(&self, path: &str) -> String {
         let (node, shown) = self.place(path);
         self.problems.place(&node.span, &shown)
     }
 
-    /// Whether a problem of the key at `path`, or below it, is reported already.
+    /// Whether a problem of the key at `path`, or below it, is already reported.
     pub(super) fn is_told(&self, path: &str) -> bool {
         self.problems.has(&self.place(path).1)
     }
 
-    /// The value at `path`, or the nearest around it, and the path as the file has it: elements that fell
-    /// out count there.
+    /// The value at `path`, or the nearest around it, and the path as in the file: wrong elements, which were
+    /// left out, count there.
     fn place(&self, path: &str) -> (&'a Node, String) {
         let mut node = self.tree;
         let mut rest = path;
@@ -88,7 +88,7 @@ fn step<'n, 'p>(node: &'n Node, path: &'p str) -> Option<(&'n Node, &'p str)> {
             Some((below, rest.strip_prefix('.').unwrap_or(rest)))
         }
         Value::Table(entries) => {
-            // Names of header fields may contain dots, so the longest key that fits is taken.
+            // Names of header fields may contain dots, so the longest matching key is taken.
             let fits = |key: &str| {
                 let rest = path.strip_prefix(key)?;
                 (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)

@@ -1,4 +1,4 @@
-//! What the settings mean: checks across keys, and the values that core and shell work with.
+//! Conversion of the settings: checks across keys, and the values for core and shell.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::{
     Loaded, Machine, Shell, abuse, destinations, domains, groups, listeners, routes, stores, tls, warnings,
 };
 
-/// Converts everything; where a part is wrong, says so and goes on with something in its place.
+/// Converts all settings. If a part is wrong, it is reported and a substitute is used.
 pub(super) fn convert(
     settings: &Settings,
     tree: &Node,
@@ -86,7 +86,7 @@ pub(super) fn convert(
     }
 }
 
-/// What the core works with.
+/// The core's configuration.
 fn core(
     settings: &Settings,
     listening: Listening,
@@ -145,8 +145,8 @@ fn timers(settings: &Settings, cx: &mut Context<'_>) -> Timers {
     }
 }
 
-/// One part in so many of the machine's memory: what a limit in bytes is by default. Together they leave three tenths
-/// of the memory to all that has no such limit.
+/// Divisors of the machine's memory that give the defaults of limits in bytes. Together the limits leave
+/// three tenths of the memory to everything without such a limit.
 mod parts {
     pub(super) const REGISTRATIONS: u64 = 4;
     pub(super) const TRANSACTIONS: u64 = 4;
@@ -155,11 +155,11 @@ mod parts {
     pub(super) const HANDOVER: u64 = 64;
 }
 
-/// The least of these defaults, bytes: a message of the largest size that is taken by default fits.
+/// Least default of a limit, bytes: a message of the largest size accepted by default fits.
 const LEAST: usize = 2 << 20;
 
-/// The default of a limit in bytes: one part in `part` of the machine's memory, divided by `among`; [`LEAST`] at least,
-/// `most` at most.
+/// The default of a limit in bytes: the machine's memory divided by `part` and by `among`. It is at least
+/// [`LEAST`], and at most `most`.
 fn share(memory_bytes: Option<u64>, part: u64, among: u16, most: usize) -> usize {
     let share = memory_bytes.map(|bytes| bytes / part / u64::from(among.max(1)));
     let share = share.and_then(|share| usize::try_from(share).ok());
@@ -246,10 +246,10 @@ fn trust(settings: &Settings, cx: &mut Context<'_>) -> Vec<Network> {
     out
 }
 
-/// What stands before a SIP domain that a peer is to prove.
+/// Prefix of a SIP domain that a peer must prove.
 const NAME_IN_CERTIFICATE: &str = "san:";
 
-/// The trusted peers that are named by what their certificates say.
+/// The trusted peers that are named by domains in their certificates.
 fn trust_names(settings: &Settings, cx: &mut Context<'_>) -> Vec<Box<str>> {
     let mut out = Vec::new();
     for (i, text) in settings.trust.peers.iter().enumerate() {
@@ -257,7 +257,7 @@ fn trust_names(settings: &Settings, cx: &mut Context<'_>) -> Vec<Box<str>> {
             continue;
         };
         match Host::parse(name.as_bytes()) {
-            // RFC 5922 §7.2: no wildcards, which are no host either.
+            // RFC 5922 §7.2 allows no wildcards, which are no host either.
             Some(Host::Name(_)) => out.push(name.trim_end_matches('.').to_ascii_lowercase().into()),
             _ => cx.problem(
                 &format!("trust.peers[{i}]"),
@@ -307,7 +307,7 @@ fn admin(settings: &Settings, cx: &mut Context<'_>) -> Option<SocketAddr> {
     address
 }
 
-/// `server.name` and `admin.hosts`. Addresses are left out, as the admin address may be asked by any.
+/// `server.name` and `admin.hosts`. Addresses are left out, because a request may name any address.
 fn admin_hosts(settings: &Settings, cx: &mut Context<'_>) -> Vec<Box<str>> {
     let mut out: Vec<Box<str>> = Vec::new();
     let mut add = |text: &str| {
@@ -317,7 +317,7 @@ fn admin_hosts(settings: &Settings, cx: &mut Context<'_>) -> Vec<Box<str>> {
         }
         host.is_some()
     };
-    // Its problems are those of the listeners.
+    // Errors of `server.name` are reported with the listeners.
     settings.server.name.as_deref().map(&mut add);
     for (i, text) in settings.admin.hosts.iter().enumerate() {
         if !add(text) {

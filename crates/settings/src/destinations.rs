@@ -1,4 +1,4 @@
-//! `[destinations]`: from the text of the file to the core's configuration.
+//! `[destinations]`: conversion to the core's configuration.
 
 use sip_core::config::{self, Network};
 
@@ -28,7 +28,7 @@ pub(super) fn destinations(settings: &Settings, cx: &mut Context<'_>) -> config:
             "loopback" => made.loopback = true,
             "own" => made.own = true,
             "groups" => made.groups = true,
-            // Always denied: nothing is ever sent there.
+            // Multicast is always denied: nothing is ever sent there.
             "multicast" => {}
             _ => made.deny.extend(network_at(
                 &path,

@@ -9,11 +9,11 @@ use super::hosts::{domain as read_domain, is_token};
 use super::listeners::Listening;
 use super::model::{self, Settings};
 
-/// Name and realm of the domain that is served where none is configured. The realm is part of every
-/// stored hash, so it is a word that no change of address or name touches.
+/// Name and realm of the domain that is served if none is configured. The realm is part of every stored hash,
+/// so it is a word that no change of address or name affects.
 const BUILT_IN: &str = "trapezoid";
 
-/// Methods in the spelling of their RFCs, to catch `invite`.
+/// Methods in the spelling of their RFCs, to detect `invite`.
 const METHODS: [&str; 14] = [
     "INVITE",
     "ACK",
@@ -31,7 +31,7 @@ const METHODS: [&str; 14] = [
     "UPDATE",
 ];
 
-/// The domains; the built-in one where there is none.
+/// The domains; the built-in one if none is configured.
 pub(super) fn domains(
     settings: &Settings,
     listening: &Listening,
@@ -74,7 +74,7 @@ fn name_of_alias(
     name(alias, format!("domain[{i}].aliases[{j}]"), seen, cx)
 }
 
-/// A name that no other domain has.
+/// A name, which no other domain may have.
 fn name(
     text: &str,
     path: String,
@@ -102,7 +102,7 @@ fn name(
     Some(name)
 }
 
-/// Adds every own host to the domain that asked for them.
+/// Adds every own host to the domain with `own_hosts`.
 fn own_hosts(
     entries: &[model::Domain],
     out: &mut [config::Domain],
@@ -142,7 +142,7 @@ fn own_hosts(
 
 fn auth(i: usize, entry: &model::Domain, cx: &mut Context<'_>) -> AuthPolicy {
     let realm = entry.auth.realm.as_deref().unwrap_or(&entry.name);
-    // A quoted-string in the challenge; quotes and backslashes are escaped differently by different phones.
+    // The realm is a quoted-string in the challenge, and phones differ in escaping quotes and backslashes.
     if realm.is_empty()
         || realm.len() > 255
         || realm.contains(|c: char| c.is_control() || c == '"' || c == '\\')

@@ -8,7 +8,7 @@ use super::context::Context;
 use super::model::{Group, GroupAlgorithm, Member, Settings, hold_s};
 use super::routes::next_hop;
 
-/// The groups, each in its place: rules name them by their number.
+/// The groups in order: rules refer to them by their number.
 pub(super) fn groups(settings: &Settings, cx: &mut Context<'_>) -> Vec<dispatcher::Group> {
     let groups = settings.group.iter().enumerate();
     groups
@@ -20,7 +20,7 @@ pub(super) fn groups(settings: &Settings, cx: &mut Context<'_>) -> Vec<dispatche
         .collect()
 }
 
-/// The number of the group with this name, or what is wrong and what would be right.
+/// The number of the group with this name, or the problem and its remedy.
 pub(super) fn find(groups: &[Group], name: &str) -> Result<usize, (String, String)> {
     if let Some(i) = groups.iter().position(|group| group.name == name) {
         return Ok(i);
@@ -37,7 +37,7 @@ pub(super) fn find(groups: &[Group], name: &str) -> Result<usize, (String, Strin
 fn name<'a>(i: usize, group: &Group, mut before: impl Iterator<Item = &'a Group>, cx: &mut Context<'_>) {
     let path = format!("group[{i}].name");
     let name = &group.name;
-    // It stands in rules, in paths of HTTP and in labels of metrics.
+    // The name occurs in rules, in paths of HTTP and in labels of metrics.
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || !name.chars().all(fits) {
         let what = format!("{name:?} is not the name of a group");
@@ -119,7 +119,8 @@ fn hop(path: &str, member: &Member, cx: &mut Context<'_>) -> Option<NextHop> {
     }
 }
 
-/// Where requests to it go. A name without a port is not the same as with 5060 (RFC 3263 §4.2).
+/// The destination of requests to a next hop. A name without a port is not the same as with 5060 (RFC 3263
+/// §4.2).
 fn place(hop: &NextHop) -> (HopHost, Option<u16>, Option<Transport>) {
     let transport = if hop.secure {
         Some(Transport::Tls)
@@ -140,7 +141,7 @@ fn place(hop: &NextHop) -> (HopHost, Option<u16>, Option<Transport>) {
     }
 }
 
-/// What is allowed of groups and may still not be meant.
+/// Warnings about groups that are allowed but may be a mistake.
 pub(super) fn warnings(groups: &[Group], routes: &[Route], out: &mut Vec<String>) {
     for (i, group) in groups.iter().enumerate() {
         let path = format!("group[{i}] ({})", group.name);

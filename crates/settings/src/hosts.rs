@@ -1,11 +1,11 @@
-//! Host names, addresses and networks as the configuration writes them.
+//! Host names, addresses and networks in the form of the configuration.
 
 use std::net::{IpAddr, SocketAddr};
 
 use sip_core::config::Network;
 use sip_message::host::Host;
 
-/// `host` or `host:port`, IPv6 in brackets, as a SIP URI writes it.
+/// Reads `host` or `host:port`, IPv6 in brackets, as in a SIP URI.
 pub(crate) fn host_port(text: &str) -> Option<(Host<'_>, Option<u16>)> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -18,8 +18,8 @@ pub(crate) fn host_port(text: &str) -> Option<(Host<'_>, Option<u16>)> {
     Some((Host::parse(host.as_bytes())?, port))
 }
 
-/// A host as domains and own hosts are compared: lower case, IPv6 without brackets and in its
-/// canonical form, no trailing dot.
+/// A host in the form in which domains and own hosts are compared: lower case, without a final dot, IPv6
+/// canonical and without brackets.
 pub(crate) fn canonical(host: &Host<'_>) -> Box<[u8]> {
     match host {
         Host::Name(name) => name
@@ -32,7 +32,7 @@ pub(crate) fn canonical(host: &Host<'_>) -> Box<[u8]> {
     }
 }
 
-/// A domain: a host without port, brackets not needed.
+/// Reads a domain: a host without port, brackets not needed.
 pub(crate) fn domain(text: &str) -> Option<Box<[u8]>> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(ip.to_string().into_bytes().into());
@@ -40,7 +40,7 @@ pub(crate) fn domain(text: &str) -> Option<Box<[u8]>> {
     Host::parse(text.as_bytes()).map(|host| canonical(&host))
 }
 
-/// A network as `192.0.2.0/24`, or a single address; `None` if `text` is neither.
+/// Reads a network as `192.0.2.0/24`, or a single address; `None` if `text` is neither.
 pub fn network(text: &str) -> Option<Network> {
     if let Ok(address) = text.parse::<IpAddr>() {
         let prefix_len = if address.is_ipv4() { 32 } else { 128 };
@@ -53,7 +53,7 @@ pub fn network(text: &str) -> Option<Network> {
     })
 }
 
-/// An address with a port, or without one and then `port`.
+/// Reads an address with a port; `port` is used if there is none.
 pub(crate) fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some(address);

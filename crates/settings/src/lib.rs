@@ -1,9 +1,9 @@
-//! The configuration: reads TOML, reports everything that is wrong with it, and makes what the core
-//! ([`sip_core::config::Config`]) and the shell ([`Shell`]) work with.
+//! The configuration: reads TOML, reports every error in it, and makes the configurations of the core
+//! ([`sip_core::config::Config`]) and of the shell ([`Shell`]).
 //!
-//! The way of a file: `tree` (text to values with places, variables replaced), `shape` (against the
-//! schema of `model`), serde, `convert` and its neighbours (meaning). Each reports into
-//! [`Problems`] and passes on what is right.
+//! A file passes these steps: `tree` (text to values with places, variables replaced), `shape` (against the
+//! schema of `model`), serde, `convert` and its neighbours (meaning). Each step reports into [`Problems`] and
+//! passes on what is valid.
 
 mod abuse;
 mod context;
@@ -44,10 +44,10 @@ pub use model::{Log, LogFormat, LogLevel};
 pub use problems::{Problem, Problems};
 pub use tls::{Service, Tls, TlsListener};
 
-/// Largest file that is read, bytes.
+/// Largest accepted file, bytes.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What the configuration depends on besides its file; a value, so that tests can have their own.
+/// Properties of the machine on which the configuration depends. A value, so that tests can have their own.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// Addresses of the network interfaces that are up, with their prefix lengths.
@@ -62,7 +62,7 @@ pub struct Machine {
     pub variable: fn(&str) -> Option<String>,
 }
 
-/// A machine that is known to have the loopback and one processor, and no more.
+/// A machine with only the loopback and one processor.
 impl Default for Machine {
     fn default() -> Self {
         Self {
@@ -78,24 +78,24 @@ impl Default for Machine {
 /// A valid configuration.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// For the core.
+    /// The core's configuration.
     pub core: Config,
-    /// For the rest of the program.
+    /// The configuration of the rest of the program.
     pub shell: Shell,
     /// Warnings: what is allowed but may be a mistake.
     pub warnings: Vec<String>,
-    /// Every key with its value, as read; to tell what another file changes.
+    /// Every key with its value, as read, to find what another file changes.
     pub keys: serde_json::Value,
 }
 
-/// What the shell needs to know.
+/// Configuration of the shell: everything outside of the core.
 #[derive(Debug, Clone)]
 pub struct Shell {
     /// The configuration file; `None`: the built-in configuration.
     pub file: Option<PathBuf>,
     /// Directory of the server's own files.
     pub data_dir: PathBuf,
-    /// How long draining may take.
+    /// Longest time of draining.
     pub drain: Duration,
     /// How long requests are still served before draining begins.
     pub drain_min: Duration,
@@ -107,21 +107,21 @@ pub struct Shell {
     pub location: Option<PathBuf>,
     /// Number of users with cached secrets; 0: none.
     pub cache_entries: usize,
-    /// How long they are cached.
+    /// How long secrets are cached.
     pub cache_ttl: Duration,
-    /// How much longer while the database does not answer.
+    /// How much longer secrets are cached while the database does not respond.
     pub cache_stale: Duration,
-    /// How they are looked up.
+    /// Options of looking secrets up.
     pub lookups: LookupOptions,
     /// Sockets and connections.
     pub sockets: sip_net::settings::Settings,
-    /// What the connections of each listener of the core are, in its order.
+    /// Settings of the connections of each listener of the core, in the same order.
     pub services: Vec<Service>,
     /// Certificates, authorities, tickets.
     pub tls: Tls,
     /// Name servers; empty: those of the system.
     pub nameservers: Vec<SocketAddr>,
-    /// How long to wait for one.
+    /// Longest wait for a name server.
     pub dns_timeout: Duration,
     /// The ban policy.
     pub bans: BanPolicy,
@@ -129,11 +129,12 @@ pub struct Shell {
     pub log: Log,
     /// Admin address; `None`: off.
     pub admin: Option<SocketAddr>,
-    /// Names by which it may be asked besides `localhost`: lower case, without a final dot.
+    /// Names by which requests may address the admin pages, besides `localhost`: lower case, without a final
+    /// dot.
     pub admin_hosts: Vec<Box<str>>,
-    /// File of its token.
+    /// File of the token for the admin pages.
     pub admin_token: PathBuf,
-    /// Whether to measure what CPU time goes into.
+    /// Whether to measure CPU time by component.
     pub cpu_split: bool,
 }
 
@@ -142,7 +143,7 @@ pub fn schema() -> serde_json::Value {
     shape::schema().clone()
 }
 
-/// Reads `file`, or takes the built-in configuration.
+/// Reads `file`, or uses the built-in configuration.
 pub fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
     let Some(file) = file else {
         return read_text("", "the built-in configuration", None, machine);
@@ -169,7 +170,7 @@ pub fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> 
     }
 }
 
-/// Reads `text`, which messages call `name`; `file` says where relative paths begin.
+/// Reads `text`, which messages call `name`. Relative paths begin at the directory of `file`.
 pub fn read_text(text: &str, name: &str, file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
     let mut problems = Problems::new(name, text);
     let Some(tree) = tree::parse(text, &machine.variable, &mut problems) else {
@@ -179,7 +180,7 @@ pub fn read_text(text: &str, name: &str, file: Option<&Path>, machine: &Machine)
     let settings: Settings = match serde_json::from_value(tree.to_json()) {
         Ok(settings) => settings,
         Err(error) => {
-            // The shape has been checked, so this is a difference between schema and model.
+            // The shape was checked, so this is a difference between schema and model.
             problems.add_whole(error.to_string(), "");
             return Err(problems);
         }

@@ -1,4 +1,4 @@
-//! `[[listen]]`: addresses to bind, wildcards expanded, and the name each is known by.
+//! `[[listen]]`: addresses to bind, wildcards expanded, with the advertised name of each.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -12,19 +12,19 @@ use super::hosts::{canonical, host_port};
 use super::model::{Listen, ListenTransport, Settings};
 use super::tls::{self, Service, Tls};
 
-/// Listeners that one configuration may expand to.
+/// Most listeners of one configuration after expansion.
 const MAX_LISTENERS: usize = 1024;
 
-/// The listeners and, beside their addresses, the hosts that mean this server.
+/// The listeners, and the hosts that mean this server.
 #[derive(Debug, Default)]
 pub(super) struct Listening {
     pub listeners: Vec<Listener>,
-    /// For each of `listeners`, what its connections are.
+    /// For each of `listeners`, the settings of its connections.
     pub services: Vec<Service>,
     pub own_hosts: Vec<OwnHost>,
 }
 
-/// `server.name` and `[[listen]]`; what speaks TLS is added to `tls`.
+/// `server.name` and `[[listen]]`. TLS of listeners is added to `tls`.
 pub(super) fn listeners(
     settings: &Settings,
     data_dir: &Path,
@@ -47,14 +47,14 @@ pub(super) fn listeners(
         .enumerate()
         .map(|(i, entry)| address(i, entry, cx))
         .collect();
-    // In the order of the file, which numbers listeners that are otherwise alike.
+    // In the order of the file, which numbers otherwise equal listeners.
     let services: Vec<Service> = settings
         .listen
         .iter()
         .enumerate()
         .map(|(i, entry)| tls::service(i, entry, tls, cx))
         .collect();
-    // Concrete addresses first: they may say more (advertise) than a wildcard that covers them.
+    // Concrete addresses first: they may have more settings (advertise) than a wildcard that covers them.
     let mut order: Vec<usize> = (0..settings.listen.len()).collect();
     order.sort_by_key(|&i| {
         addresses
@@ -92,7 +92,7 @@ pub(super) fn listeners(
     out
 }
 
-/// `server.name`, checked.
+/// `server.name` after a check.
 fn server_name(settings: &Settings, cx: &mut Context<'_>) -> Option<Box<[u8]>> {
     let name = settings.server.name.as_ref()?;
     let host = Host::parse(name.as_bytes());
@@ -175,7 +175,7 @@ fn duplicate(i: usize, entries: &[Listen], addresses: &[Option<SocketAddr>], cx:
     true
 }
 
-/// All others are sockets of TCP.
+/// Whether the transport uses datagrams. All others use TCP sockets.
 fn is_datagram(transport: ListenTransport) -> bool {
     transport == ListenTransport::Udp
 }
@@ -191,7 +191,7 @@ fn of_core(transport: ListenTransport) -> Transport {
 }
 
 impl Listening {
-    /// What is listened on where the file does not say.
+    /// Adds the built-in listeners, used if the file has none.
     fn built_in(&mut self, name: Option<&[u8]>, data_dir: &Path, tls: &mut Tls, cx: &mut Context<'_>) {
         let wildcards = [
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -219,8 +219,8 @@ impl Listening {
         }
     }
 
-    /// Adds the listener of `entry`, or one for each address that its wildcard stands for; whether
-    /// there was any. `place` is the key that gave the address.
+    /// Adds the listener of `entry`, or one for each address that its wildcard covers. Returns whether there
+    /// was any. `place` is the key with the address.
     fn expand(
         &mut self,
         entry: &Listen,
@@ -275,13 +275,12 @@ impl Listening {
     }
 }
 
-/// What Via and Record-Route name for a listener: `advertise` as it stands; else `server.name` with
-/// the port; else the address, with the port where it is not the transport's own.
+/// The sent-by of a listener in Via and Record-Route: `advertise` unchanged; else `server.name` with the
+/// port; else the address, with the port unless it is the transport's default.
 ///
-/// A sent-by without a port means the transport's default (RFC 3261 §18.1.1, §20.42). For an address nothing
-/// is lost by that. Behind a name, RFC 3263 §4.2 and §5 make the lack of a port a question for SRV records,
-/// and their answer may be another server of the same name. A port says that this one is meant. If SRV is
-/// wanted, `advertise` has no port.
+/// A sent-by without a port means the transport's default (RFC 3261 §18.1.1, §20.42). For an address that
+/// loses nothing. For a name without a port, RFC 3263 §4.2 and §5 require SRV records, which may lead to
+/// another server of the same name. A port means this very server. If SRV is wanted, `advertise` has no port.
 fn sent_by(
     advertise: Option<&str>,
     name: Option<&[u8]>,
@@ -293,7 +292,7 @@ fn sent_by(
         (Some(text), _) => text.to_owned(),
         (None, Some(name)) => {
             let name = String::from_utf8_lossy(name);
-            // `server.name` may be an IPv6 address, kept without its brackets.
+            // `server.name` may be an IPv6 address, stored without its brackets.
             if name.contains(':') {
                 format!("[{name}]:{port}")
             } else {
@@ -309,7 +308,8 @@ fn sent_by(
     text.into_bytes().into()
 }
 
-/// Link-local addresses need a zone that SIP cannot write (RFC 5118 §4.2 ff. knows none).
+/// Whether the address is link-local. Such an address needs a zone, which SIP cannot write (RFC 5118 §4.2 ff.
+/// has none).
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => false,

@@ -1,4 +1,4 @@
-//! Whether the pattern of a rule can match at all: its automaton is run beside that of all Request-URIs.
+//! Check whether the pattern of a rule can match at all: its automaton runs beside that of all Request-URIs.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -11,9 +11,9 @@ use regex_automata::util::{start, syntax};
 use regex_automata::{Anchored, MatchKind};
 use sip_core::spelling::spellings;
 
-/// Bytes of one automaton, and of what making it takes.
+/// Most bytes of one automaton, and of its construction.
 const MOST_BYTES: usize = 1024 * 1024;
-/// Pairs of states that are looked at.
+/// Most pairs of states that are examined.
 const MOST_PAIRS: usize = 100_000;
 
 type Automaton = DFA<Vec<u32>>;
@@ -24,7 +24,7 @@ static SPELLINGS: LazyLock<Option<Automaton>> =
 fn automaton(pattern: &str, start: StartKind) -> Option<Automaton> {
     let config = Config::new()
         .start_kind(start)
-        // Which of several matches comes first does not matter.
+        // The order of several matches does not matter.
         .match_kind(MatchKind::All)
         .accelerate(false)
         .dfa_size_limit(Some(MOST_BYTES))
@@ -37,16 +37,17 @@ fn automaton(pattern: &str, start: StartKind) -> Option<Automaton> {
         .ok()
 }
 
-/// How far the pattern came, and the state of the spellings.
+/// State of the pattern (`None`: it has matched), and state of the spellings.
 type Pair = (Option<StateID>, StateID);
 
-/// Whether there is a Request-URI, as rules see it, for which this pattern holds. `true` also where its automaton is
-/// too large to tell.
+/// Whether this pattern matches any Request-URI, as rules see it. Also `true` if its automaton is too large
+/// to decide.
 pub(super) fn can_match(pattern: &str) -> bool {
     meets(pattern, SPELLINGS.as_ref())
 }
 
-/// The same of a URI with a host of `names`, which must not be IP addresses, or with `maddr`.
+/// Whether this pattern matches a URI with a host of `names`, which must not be IP addresses, or with
+/// `maddr`.
 pub(super) fn can_match_at(pattern: &str, names: &[&str]) -> bool {
     meets(
         pattern,
@@ -61,7 +62,8 @@ fn meets(pattern: &str, spellings: Option<&Automaton>) -> bool {
     }
 }
 
-/// Whether some text is a spelling, and the pattern matches somewhere in it. `None`: it would take too long to tell.
+/// Whether any text is a spelling and the pattern matches somewhere in it. `None` if that would take too long
+/// to decide.
 fn meet(pattern: &Automaton, spellings: &Automaton) -> Option<bool> {
     let start = |automaton: &Automaton, anchored| {
         let config = start::Config::new().anchored(anchored);
@@ -75,7 +77,7 @@ fn meet(pattern: &Automaton, spellings: &Automaton) -> Option<bool> {
     let mut seen = HashSet::from([first]);
     let mut open = vec![first];
     while let Some((at, spelling)) = open.pop() {
-        // A match is seen one byte later.
+        // The automaton reports a match one byte later.
         let is_matched = at.is_none_or(|at| pattern.is_match_state(pattern.next_eoi_state(at)));
         if is_matched && spellings.is_match_state(spellings.next_eoi_state(spelling)) {
             return Some(true);
@@ -99,7 +101,7 @@ fn meet(pattern: &Automaton, spellings: &Automaton) -> Option<bool> {
     Some(false)
 }
 
-/// A byte of each class that both automata tell apart.
+/// One byte of each class that the two automata distinguish.
 fn representatives(a: &Automaton, b: &Automaton) -> Vec<u8> {
     let mut seen = HashSet::new();
     let class = |byte: &u8| (a.byte_classes().get(*byte), b.byte_classes().get(*byte));

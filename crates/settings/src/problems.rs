@@ -1,36 +1,36 @@
-//! What is wrong with a configuration file, each with its place and its remedy.
+//! Problems of a configuration file, each with its place and its remedy.
 
 use std::fmt;
 use std::ops::Range;
 
-/// One thing that is wrong.
+/// One problem of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Line in the file, from 1; 0: the file as a whole.
+    /// Line in the file, from 1; 0 if the problem is of the file as a whole.
     pub line: usize,
-    /// `table[index].key`, indices from 0; empty: not about a key.
+    /// `table[index].key`, indices from 0; empty if the problem is not of a key.
     pub path: String,
-    /// What is wrong.
+    /// The problem in words.
     pub what: String,
-    /// What would be right.
+    /// The remedy in words.
     pub remedy: String,
 }
 
-/// Everything that is wrong with one file, in the order of its lines.
+/// All problems of one file, in the order of its lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems {
     file: String,
     line_starts: Vec<usize>,
-    /// What must not be shown: values of environment variables.
+    /// Texts that must not be shown: values of environment variables.
     secrets: Vec<String>,
     list: Vec<Problem>,
 }
 
-/// Most problems reported of one file; a longer list is of no more help.
+/// Most problems reported of one file; a longer list is of no use.
 const MAX_PROBLEMS: usize = 100;
 
 impl Problems {
-    /// None yet, of `file` with this text.
+    /// An empty list for `file`, which has this text.
     pub fn new(file: &str, text: &str) -> Self {
         let line_starts = std::iter::once(0)
             .chain(text.match_indices('\n').map(|(at, _)| at + 1))
@@ -43,8 +43,8 @@ impl Problems {
         }
     }
 
-    /// From now on no message shows `value`, whatever it is about: what one key says is often the
-    /// default of another, or a part of it.
+    /// Hides `value` from all messages from now on, whatever they are about: the value of one key is often
+    /// the default of another, or a part of it.
     pub(crate) fn hide(&mut self, value: &str) {
         if !value.is_empty() && !self.secrets.iter().any(|known| known == value) {
             self.secrets.push(value.to_owned());
@@ -62,7 +62,7 @@ impl Problems {
         message
     }
 
-    /// Notes one at byte range `span` of the text.
+    /// Adds a problem at byte range `span` of the text.
     pub fn add(
         &mut self,
         span: &Range<usize>,
@@ -74,7 +74,7 @@ impl Problems {
         self.add_at(line, path, what, remedy);
     }
 
-    /// Notes one about the file as a whole.
+    /// Adds a problem of the file as a whole.
     pub fn add_whole(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
         self.add_at(0, "", what, remedy);
     }
@@ -92,13 +92,13 @@ impl Problems {
         }
     }
 
-    /// How messages about the key at `path` begin, for what is found out later: `FILE:LINE: path`.
+    /// Prefix of later messages about the key at `path`: `FILE:LINE: path`.
     pub fn place(&self, span: &Range<usize>, path: &str) -> String {
         let line = self.line_starts.partition_point(|&start| start <= span.start);
         format!("{}:{line}: {path}", self.file)
     }
 
-    /// Whether one of them is about the key at `path` or below it.
+    /// Whether there is a problem of the key at `path`, or below it.
     pub fn has(&self, path: &str) -> bool {
         let below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
         self.list
@@ -106,17 +106,17 @@ impl Problems {
             .any(|problem| problem.path.strip_prefix(path).is_some_and(below))
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there is no problem.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// All of them, in the order of their lines; 100 at most.
+    /// All problems in the order of their lines; at most 100.
     pub fn list(&self) -> &[Problem] {
         &self.list
     }
 
-    /// One line for each: `FILE:LINE: key.path: what is wrong; what would be right`.
+    /// One line for each problem: `FILE:LINE: key.path: what is wrong; what would be right`.
     pub fn lines(&self) -> Vec<String> {
         self.list.iter().map(|problem| self.line(problem)).collect()
     }
@@ -143,7 +143,8 @@ impl Problems {
     }
 }
 
-/// Control characters escaped: what a file says must not act on the terminal, nor begin a line in a log.
+/// A message with control characters escaped: text of a file must not act on the terminal, nor begin a line
+/// in a log.
 fn one_line(message: String) -> String {
     if !message.contains(char::is_control) {
         return message;

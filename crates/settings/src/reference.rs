@@ -1,4 +1,4 @@
-//! The tables of `docs/configuration.md` are made from the schema, and a test keeps them equal.
+//! The tables of `docs/configuration.md`, made from the schema. A test keeps them equal.
 //!
 //! In the page, `<!-- keys: TABLE -->` begins the table of the keys of TABLE (empty: the top level)
 //! and `<!-- end -->` ends it. `UPDATE_DOCS=1 cargo test -p settings reference` writes them anew.
@@ -36,7 +36,7 @@ fn properties(schema: &Json) -> Vec<(&String, &Json)> {
         .collect()
 }
 
-/// Of a list, its elements' schema; of what may be absent, its own.
+/// The schema of a list's elements, or of an optional value itself.
 fn content(schema: &Json) -> &Json {
     let schema = alternative(schema);
     if type_of(schema) == "array" {
@@ -75,7 +75,7 @@ fn render(schema: &Json) -> String {
     out
 }
 
-/// Type, with the unit that the key's name ends in.
+/// Type of a key, with the unit in which the key's name ends.
 fn kind(key: &str, schema: &Json) -> String {
     let unit = [("_ms", "milliseconds"), ("_s", "seconds"), ("_bytes", "bytes")];
     let unit = unit.iter().find(|(suffix, _)| key.ends_with(suffix));
@@ -141,7 +141,7 @@ fn limits(schema: &Json) -> String {
     }
 }
 
-/// The page with its tables made anew.
+/// The page with its tables generated anew.
 fn renewed(page: &str, tables: &[(String, Json)]) -> String {
     let mut out = String::new();
     let mut rest = page;

@@ -11,9 +11,9 @@ use super::groups;
 use super::hosts::{domain, is_token, network};
 use super::model::{Do, Route, Settings, StateMode, When};
 
-/// Bytes of one compiled pattern.
+/// Most bytes of one compiled pattern.
 const MAX_PATTERN_BYTES: usize = 1024 * 1024;
-/// Bytes of the cache that matching one pattern may use.
+/// Most bytes of the cache for matching one pattern.
 const MAX_PATTERN_CACHE_BYTES: usize = 1024 * 1024;
 
 /// The rules; wrong ones are left out.
@@ -42,7 +42,7 @@ fn route(i: usize, route: &Route, settings: &Settings, cx: &mut Context<'_>) -> 
     })
 }
 
-/// The core's word for it.
+/// The core's value of the state mode.
 pub(super) fn state_mode(mode: StateMode) -> config::StateMode {
     match mode {
         StateMode::Stateless => config::StateMode::Stateless,
@@ -57,7 +57,7 @@ fn when(i: usize, when: &When, cx: &mut Context<'_>) -> config::When {
             let path = format!("route[{i}].when.method[{j}]");
             match text.as_str() {
                 "REGISTER" => cx.problem(&path, "routes are not asked for REGISTER", "remove it"),
-                // RFC 3261 §16.6, §16.10: they follow their INVITE.
+                // RFC 3261 §16.6, §16.10: ACK and CANCEL follow their INVITE.
                 "ACK" | "CANCEL" => {
                     cx.problem(&path, format!("{text} takes the path of its INVITE"), "remove it")
                 }
@@ -107,7 +107,7 @@ fn when(i: usize, when: &When, cx: &mut Context<'_>) -> config::When {
     }
 }
 
-/// Name and value of a header field, as the core compares them.
+/// Name and value of a header field, in the form in which the core compares them.
 type HeaderIs = (Box<[u8]>, Box<[u8]>);
 
 fn header(i: usize, name: &str, value: &str, cx: &mut Context<'_>) -> Option<HeaderIs> {
@@ -134,9 +134,9 @@ fn pattern(i: usize, when: &When, cx: &mut Context<'_>) -> Option<Regex> {
     compiled(&format!("route[{i}].when.uri"), when.uri.as_ref()?, false, cx)
 }
 
-/// The pattern at `path`.
+/// Compiles the pattern at `path`.
 pub(super) fn compiled(path: &str, text: &str, any_case: bool, cx: &mut Context<'_>) -> Option<Regex> {
-    // URIs are ASCII (RFC 3986 §2): without Unicode the tables of character classes stay small.
+    // URIs are ASCII (RFC 3986 §2). Without Unicode the tables of character classes stay small.
     let built = RegexBuilder::new(text)
         .unicode(false)
         .case_insensitive(any_case)
@@ -212,7 +212,7 @@ fn action(i: usize, action: &Do, settings: &Settings, cx: &mut Context<'_>) -> O
     }
 }
 
-/// Every other key belongs to one of the three verbs.
+/// Checks that every other key belongs to the given one of the three verbs.
 fn belonging(path: &str, verb: &str, action: &Do, cx: &mut Context<'_>) {
     let given = [
         ("strip", "relay", action.strip != 0),
@@ -277,7 +277,7 @@ fn relay_target(path: &str, text: &str, settings: &Settings, cx: &mut Context<'_
         .ok()
 }
 
-/// Where a 302 points. Others go there, so any transport will do.
+/// The target of a 302. The caller connects to it, so any transport is allowed.
 fn redirect(path: &str, text: &str, cx: &mut Context<'_>) -> Option<Redirect> {
     if text == "location" {
         return Some(Redirect::Location);
@@ -292,7 +292,7 @@ fn redirect(path: &str, text: &str, cx: &mut Context<'_>) -> Option<Redirect> {
     None
 }
 
-/// Reads a SIP URI that can be sent to from here. `remedy` is for what is none.
+/// Reads a SIP URI to which requests can be sent from here. `remedy` is for texts that are no SIP URI.
 pub(super) fn next_hop(text: &str, remedy: &str, cx: &Context<'_>) -> Result<NextHop, (String, String)> {
     let not = |cause: &str| (format!("{text:?} is not a SIP URI{cause}"), remedy.to_owned());
     let uri = match Uri::parse(text.as_bytes()) {
@@ -313,7 +313,7 @@ pub(super) fn next_hop(text: &str, remedy: &str, cx: &Context<'_>) -> Result<Nex
             return Err((what, "use udp, tcp or tls".to_owned()));
         }
     };
-    // RFC 3261 §26.2.2, RFC 5630 §3.1.3: sips with transport=tcp is TLS as well, over UDP there is none.
+    // RFC 3261 §26.2.2, RFC 5630 §3.1.3: sips with transport=tcp is TLS as well. Over UDP there is no TLS.
     if uri.secure && transport == Some(Transport::Udp) {
         let what = "sips: and transport=udp exclude each other".to_owned();
         return Err((what, "remove one of them".to_owned()));

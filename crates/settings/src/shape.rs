@@ -1,7 +1,7 @@
 //! Checks the tree against the schema of the model: known keys, types, ranges, lengths, choices.
 //!
-//! What is wrong is reported and left out, so that the rest can be read and checked further and all problems
-//! of a file are reported at once.
+//! Wrong parts are reported and left out. So the rest can be read and checked further, and all problems of a
+//! file are reported at once.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use super::problems::Problems;
 use super::tree::{Entry, Node, Value, join};
 use super::unsupported;
 
-/// The schema of the configuration, without references; made once.
+/// The schema of the configuration with its references resolved; made once.
 pub(crate) fn schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| {
@@ -24,7 +24,7 @@ pub(crate) fn schema() -> &'static Json {
     })
 }
 
-/// What of `node` fits `schema`; `None`: nothing.
+/// The part of `node` that fits `schema`; `None` if no part does.
 pub(crate) fn check(node: Node, schema: &Json, problems: &mut Problems) -> Option<Node> {
     let schema = alternative(schema);
     match (type_of(schema), &node.value) {
@@ -41,7 +41,7 @@ pub(crate) fn check(node: Node, schema: &Json, problems: &mut Problems) -> Optio
     }
 }
 
-/// Of `T` or null, T.
+/// For a schema of `T` or null, that of `T`.
 pub(crate) fn alternative(schema: &Json) -> &Json {
     let branches = schema.get("anyOf").and_then(Json::as_array);
     branches
@@ -49,7 +49,7 @@ pub(crate) fn alternative(schema: &Json) -> &Json {
         .unwrap_or(schema)
 }
 
-/// The type that the schema asks for; of a type and null, the type.
+/// The type in the schema; for a type and null, the type.
 pub(crate) fn type_of(schema: &Json) -> &str {
     match schema.get("type") {
         Some(Json::String(name)) => name,
@@ -133,7 +133,7 @@ fn unknown_key(
     problems.add(&entry.key_span, &path, "unknown key", remedy);
 }
 
-/// The name nearest to `word`, if it is near enough to be what was meant.
+/// The name nearest to `word`, if it is near enough to be the intended one.
 pub(crate) fn closest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     let distance = |name: &str| strsim::damerau_levenshtein(&word, &name.to_ascii_lowercase());
@@ -176,7 +176,7 @@ fn array(node: Node, schema: &Json, problems: &mut Problems) -> Option<Node> {
         problems.add(&node.span, &node.path, "empty", remedy);
         return None;
     }
-    // Where elements fell out, a list that must not be empty would only cause a second message.
+    // If elements were left out, a list that must not be empty would only cause a second message.
     (kept.len() as u64 >= least).then_some(Node {
         value: Value::Array(kept),
         ..node
@@ -295,7 +295,7 @@ fn kind(expected: &str) -> &'static str {
     }
 }
 
-/// What to write instead of a value of the wrong type.
+/// The remedy for a value of the wrong type.
 fn wanted(node: &Node, schema: &Json) -> String {
     match type_of(schema) {
         "array" if matches!(node.value, Value::String { secret: false, .. }) => format!("[{}]", node.shown()),
@@ -320,7 +320,7 @@ fn wanted(node: &Node, schema: &Json) -> String {
     }
 }
 
-/// A value for a key that is missing.
+/// An example value for a missing key.
 fn example(schema: Option<&Json>) -> String {
     let Some(schema) = schema else {
         return "…".to_owned();

@@ -1,4 +1,4 @@
-//! `[subscribers]` and `[location]`: where things are kept.
+//! `[subscribers]` and `[location]`: the stores.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::model::{self, Settings};
 /// Most characters of a name in SQL.
 const MAX_IDENTIFIER: usize = 64;
 
-/// `[subscribers]`.
+/// Options of the table in `[subscribers]`.
 pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Context<'_>) -> TableOptions {
     let entry = &settings.subscribers;
     let of_server = Place {
@@ -63,7 +63,7 @@ pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Context
     }
 }
 
-/// Names go into SQL text, so they are letters, digits and underscores only.
+/// Checks a name that goes into SQL text: it may have letters, digits and underscores only.
 fn identifier(path: &str, name: &str, of: &str, cx: &mut Context<'_>) {
     let fits = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.len() <= MAX_IDENTIFIER
@@ -81,7 +81,7 @@ struct Place<'a> {
     file: Option<&'a str>,
 }
 
-/// The table as `trapezoid user` opens it: by `admin_url` where there is one.
+/// The table for `trapezoid user`: by `admin_url`, if it is given.
 pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Context<'_>) -> AdminTable {
     let entry = &settings.subscribers;
     let at = |source| TableOptions {
@@ -89,7 +89,8 @@ pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Co
         ..table.clone()
     };
     match (&entry.admin_url, &entry.admin_url_file) {
-        // Read only when `trapezoid user` needs it: the server's account need not be able to read the file.
+        // Read only when `trapezoid user` needs it, because the server's account may be unable to read the
+        // file.
         (None, Some(file)) => AdminTable::InFile(cx.path(file)),
         (url, file) => {
             let place = Place {
@@ -102,7 +103,7 @@ pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Co
     }
 }
 
-/// The subscriber table as `trapezoid user` opens it.
+/// The subscriber table for `trapezoid user`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AdminTable {
     /// With these options.
@@ -112,10 +113,10 @@ pub enum AdminTable {
 }
 
 impl AdminTable {
-    /// Options to open the table; `own` are those of the server.
+    /// The options to open the table; `own` are those of the server.
     ///
     /// # Errors
-    /// The file cannot be read, or has no such URL; in words.
+    /// The file cannot be read, or has no such URL. The text has the reason.
     pub fn open(&self, own: &TableOptions) -> Result<TableOptions, String> {
         let file = match self {
             Self::At(table) => return Ok(TableOptions::clone(table)),
@@ -169,7 +170,7 @@ fn source(place: &Place<'_>, cx: &mut Context<'_>) -> Option<Source> {
     }
 }
 
-/// `[credentials]`, as far as it is about the store.
+/// The part of `[credentials]` about the store.
 pub(super) fn lookups(entry: &model::Credentials) -> LookupOptions {
     LookupOptions {
         connections: entry.connections,
@@ -185,12 +186,13 @@ pub(super) fn lookups(entry: &model::Credentials) -> LookupOptions {
     }
 }
 
-/// The store gives up before the core does, so that what is known from before can still be answered.
+/// The deadline of look-ups in the store. The store gives up before the core does, so that outdated secrets
+/// can still be used.
 pub fn lookup_deadline(deadline_ms: u32) -> Duration {
     Duration::from_millis((deadline_ms - (deadline_ms / 10).min(100)).into())
 }
 
-/// The first line of a file that holds a secret.
+/// Reads the first line of a file that holds a secret.
 fn secret_file(path: &str, file: &str, cx: &mut Context<'_>) -> Option<String> {
     let file = cx.path(file);
     match std::fs::read_to_string(&file) {
@@ -203,7 +205,7 @@ fn secret_file(path: &str, file: &str, cx: &mut Context<'_>) -> Option<String> {
     }
 }
 
-/// `[location]`: the file, `None` for memory, and the registrar's policy.
+/// `[location]`: the file (`None`: memory only), and the registrar's policy.
 pub(super) fn location(
     settings: &Settings,
     data_dir: &Path,
@@ -276,7 +278,7 @@ fn scheme(url: &str) -> Option<(&str, &str)> {
     url.split_once(':')
 }
 
-/// The file of an `sqlite:` URL: what follows the colon, or the path of `sqlite:///…`.
+/// The file of an `sqlite:` URL: the text after the colon, or the path of `sqlite:///…`.
 fn sqlite(path: &str, rest: &str, cx: &mut Context<'_>) -> Option<PathBuf> {
     let file = rest.strip_prefix("//").unwrap_or(rest);
     if file.is_empty() || file == ":memory:" || file.contains(['?', '\0']) {

@@ -1,4 +1,4 @@
-//! Configuration files and exactly what is said of them.
+//! Tests of configuration files and their exact messages.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
 }
 
-/// Input and every line of the answer.
+/// Input, with every line of the messages.
 const WRONG: &[(&str, &[&str])] = &[
     // Syntax: one error, one message.
     (
@@ -64,7 +64,7 @@ const WRONG: &[(&str, &[&str])] = &[
         "[[route]]\nwhen = { uri = 'x'\ndo = { relay = \"location\" }\n[server]\nnmae = 1\n[log]\nlevel = \"info\"\n",
         &["f:3: missing comma between key-value pairs, expected `,`; see https://toml.io for the syntax"],
     ),
-    // Unknown keys, with what was probably meant.
+    // Unknown keys, with the probably intended one.
     (
         "[server]\nnmae = \"a\"\ndrain = 5\nfoo = 1\n[servers]\n",
         &[
@@ -103,7 +103,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:6: log.format: \"xml\" is not known; one of \"text\", \"json\"",
         ],
     ),
-    // What later versions have.
+    // Values of later versions.
     (
         "[state]\nmode = \"distributed\"\n[credentials]\nmode = \"sometimes\"\non_unavailable = \"backup\"\n\
          [subscribers]\nurl = \"mysql://u:${PASSWORD}@h\"\n[location]\nurl = \"redis://h\"\n\
@@ -119,7 +119,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:14: trust.peers[0]: \"*.a\" is not a domain; write the peer's SIP domain, as \"san:edge2.example.com\"",
         ],
     ),
-    // Missing.
+    // Missing keys.
     (
         "[[listen]]\n[[domain]]\n[[route]]\n",
         &[
@@ -151,7 +151,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:2: log.level: the string is not known; one of \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
         ],
     ),
-    // A name is the realm where none is given: what one key hides, another does not tell.
+    // A name is the default of the realm: a value that one key hides must not be shown by another.
     (
         "[[domain]]\nname = 'a\"${PASSWORD}'\n",
         &[
@@ -166,7 +166,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:2: admin.hosts[2]: \"metrics:9090\" is not a host name; write it as \"metrics.example.com\", without \"http://\" and port",
         ],
     ),
-    // What the file says is shown without its control characters.
+    // Text of the file is shown without its control characters.
     (
         "[[group]]\nname = \"a\\u0085b\"\nmembers = [{ uri = \"sip:192.0.2.1\" }]\n[[route]]\ndo = { relay = \"group:far\" }\n",
         &[
@@ -190,7 +190,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:19: listen[4].address: the same transport and address as listen[3]; remove one of them",
         ],
     ),
-    // An element that fell out does not shift the numbers of the others.
+    // An element that was left out does not shift the numbers of the others.
     (
         "[[listen]]\ntransport = \"sctp\"\naddress = \"0.0.0.0:80\"\n[[listen]]\ntransport = \"udp\"\naddress = \"x\"\n",
         &[
@@ -296,7 +296,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:11: route[1].when.uri: the pattern compiles to more than 1 MiB; lower its repetition counts",
         ],
     ),
-    // The rest.
+    // Other tables.
     (
         "[trust]\npeers = [\"x\"]\n[timers]\nt1_ms = 5000\n[dns]\nnameservers = [\"dns.example.com\"]\n[admin]\nlisten = \"127.0.0.1\"\n[server]\ndata_dir = \"\"\n",
         &[
@@ -356,7 +356,7 @@ fn the_empty_file_is_the_built_in_configuration() {
             )
         })
         .collect();
-    // Link-local addresses are left out, the default port is not written.
+    // Link-local addresses are left out, and the default port is not written.
     let expected = [
         "udp 127.0.0.1:5060/8 127.0.0.1",
         "udp 192.0.2.10:5060/24 192.0.2.10",
@@ -543,7 +543,7 @@ fn the_shell_of_a_whole_file() {
     assert_eq!(shell.admin_token, Path::new("/etc/trapezoid/token"));
 }
 
-/// Names by which the admin address may be asked, besides those by which it always may.
+/// Names by which requests may address the admin pages, besides the names that are always allowed.
 #[test]
 fn names_of_the_admin_address() {
     let names = |text: &str| -> Vec<String> {
@@ -584,7 +584,7 @@ fn warnings() {
     );
 }
 
-/// Rules that let strangers through, that cannot match, and that nothing reaches.
+/// Rules that admit strangers, that cannot match, and that no request reaches.
 #[test]
 fn rules_that_may_not_be_meant() {
     let domain = "[[domain]]\nname = \"example.com\"\n";
@@ -705,7 +705,7 @@ proptest::proptest! {
         let _ = read(&text);
     }
 
-    /// Pieces of real files in any order, so that the deeper checks are reached too.
+    /// Parts of real files in any order, so that the deeper checks are reached too.
     #[test]
     fn no_file_is_too_strange(lines in proptest::collection::vec(
         proptest::sample::select(include_str!("example.toml").lines().collect::<Vec<_>>()), 0..40,
@@ -746,7 +746,8 @@ fn limits_in_bytes_follow_the_machines_memory() {
     }
 }
 
-/// What all workers may hold by default fits into the machine, unless it is so small that a largest message for each is more.
+/// The default limits of all workers together fit into the machine, unless the machine is so small that a
+/// largest message for each is more.
 #[test]
 fn the_limits_in_bytes_fit_together() {
     for (workers, memory) in [(1, 1_u64 << 29), (2, 1 << 29), (16, 1 << 32), (64, 1 << 34)] {
@@ -765,7 +766,7 @@ fn the_limits_in_bytes_fit_together() {
     }
 }
 
-/// A reason phrase is written into responses, and into logs.
+/// A reason phrase is written into responses and logs.
 #[test]
 fn reasons_have_no_control_characters() {
     for reason in [r"\u0007", r"a\nb", r"a\r\nVia: b", r"\u007f"] {

@@ -1,5 +1,5 @@
-//! `[tls]`, and what `[[listen]]` says beyond transport and address: which files to read, and for what.
-//! Nothing is read here: the files may change while the server runs, and the program (`serve::tls`) reads them
+//! `[tls]`, and the keys of `[[listen]]` beyond transport and address: which files to read, and for what use.
+//! Nothing is read here. The files may change while the server runs, so the program (`serve::tls`) reads them
 //! each time.
 
 use std::path::{Path, PathBuf};
@@ -12,84 +12,84 @@ use super::context::Context;
 use super::hosts::domain;
 use super::model::{self, Connection, Listen, ListenTls, ListenTransport, Settings, TlsVersion};
 
-/// Shortest rotation of ticket keys, as a part of their lifetime: each period has a key in memory.
+/// Shortest rotation of ticket keys, as a fraction of their lifetime: each period has a key in memory.
 const PERIODS: u32 = 14;
 
-/// All of TLS.
+/// All settings of TLS.
 #[derive(Debug, Clone, Default)]
 pub struct Tls {
-    /// The `[[listen]]`s that speak it, in the order of [`Service::tls`].
+    /// The `[[listen]]`s with TLS, in the order of [`Service::tls`].
     pub listeners: Vec<TlsListener>,
-    /// How long sessions can be resumed.
+    /// Lifetime of tickets, for which sessions can be resumed.
     pub tickets: TicketSettings,
-    /// Keys of tickets of listeners that name none of their own.
+    /// Keys of tickets of listeners without their own.
     pub ticket_keys: PathBuf,
     /// Authorities of the servers to which we connect; `None`: those of the system.
     pub ca: Option<PathBuf>,
-    /// `FILE:LINE: key` of them.
+    /// Place of `ca` for messages: `FILE:LINE: key`.
     pub ca_place: String,
-    /// What these have revoked.
+    /// Revocation lists of these authorities.
     pub crl: Option<PathBuf>,
-    /// `FILE:LINE: key` of that.
+    /// Place of `crl` for messages: `FILE:LINE: key`.
     pub crl_place: String,
     /// Number of servers with remembered sessions.
     pub remembered_peers: usize,
-    /// Servers with which something else is agreed.
+    /// Servers with settings of their own.
     pub peers: Vec<TlsPeer>,
 }
 
 /// TLS of one `[[listen]]`.
 #[derive(Debug, Clone)]
 pub struct TlsListener {
-    /// `FILE:LINE: key`, to begin messages about its files.
+    /// Place for messages about the listener's files: `FILE:LINE: key`.
     pub place: String,
-    /// `tls 0.0.0.0:5061`, as the configuration has it.
+    /// The listener as configured, such as `tls 0.0.0.0:5061`.
     pub label: String,
-    /// What its tickets are bound to: the same at nodes with the same `[[listen]]`s.
+    /// Name to which the listener's tickets are bound, the same at nodes with the same `[[listen]]`s.
     pub ticket_name: String,
-    /// Our certificates; the first is shown to a client that asks for no other.
+    /// Our certificates. The first is for a client that asks for no other.
     pub identities: Vec<IdentityFiles>,
-    /// The certificate is that of the first start, which is made where it is not there.
+    /// Whether the certificate is that of the first start, which is made if it is absent.
     pub is_own: bool,
-    /// Whether clients show one.
+    /// Whether clients present a certificate.
     pub client_auth: tls::ClientAuth,
-    /// Their authorities; `None`: those of the system.
+    /// Authorities of clients; `None`: those of the system.
     pub client_ca: Option<PathBuf>,
-    /// What these have revoked.
+    /// Revocation lists of these authorities.
     pub client_crl: Option<PathBuf>,
     /// SIP domains of which a client's certificate must name one, lower case; empty: any.
     pub client_names: Vec<String>,
     /// Keys of tickets; `None`: [`Tls::ticket_keys`].
     pub ticket_keys: Option<PathBuf>,
-    /// Versions spoken.
+    /// Supported versions.
     pub versions: Versions,
-    /// Connections are opened from here too.
+    /// Whether connections are opened from here too.
     pub connects: bool,
 }
 
-/// A server with which something else is agreed.
+/// A server with settings of its own.
 #[derive(Debug, Clone)]
 pub struct TlsPeer {
-    /// `FILE:LINE: key`, to begin messages about its files.
+    /// Place for messages about the peer's files: `FILE:LINE: key`.
     pub place: String,
-    /// Its SIP domain, lower case.
+    /// The peer's SIP domain, lower case.
     pub domain: String,
-    /// Its authorities; `None`: [`Tls::ca`].
+    /// Authorities of the peer; `None`: [`Tls::ca`].
     pub ca: Option<PathBuf>,
-    /// What these have revoked; `None`: [`Tls::crl`].
+    /// Revocation lists of these authorities; `None`: [`Tls::crl`].
     pub crl: Option<PathBuf>,
-    /// What we show it; `None`: the listener's certificate.
+    /// Our certificate for the peer; `None`: the listener's.
     pub identity: Option<IdentityFiles>,
 }
 
-/// What the connections of one listener of the core are besides TCP.
+/// Settings of the connections of one listener of the core, besides TCP.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Service {
-    /// Its place in [`Tls::listeners`].
+    /// Index in [`Tls::listeners`].
     pub tls: Option<usize>,
     /// The origins of pages that may open a WebSocket.
     pub origins: AllowedOrigins,
-    /// How connections that we open from here are shared.
+    /// How connections that we open from here are shared by messages.
     pub sharing: Sharing,
 }
 
@@ -127,7 +127,7 @@ impl Tls {
     }
 }
 
-/// `[tls]`; the listeners add theirs.
+/// The settings of `[tls]`; listeners are added later.
 pub(super) fn tls(settings: &Settings, data_dir: &Path, cx: &mut Context<'_>) -> Tls {
     let entry = &settings.tls;
     let shortest = entry.ticket_lifetime_s.div_ceil(PERIODS);
@@ -241,7 +241,7 @@ fn identity(path: &str, certificate: &str, key: &str, cx: &mut Context<'_>) -> O
     })
 }
 
-/// What `[[listen]]` number `i` says of its connections. TLS is added to `tls`.
+/// The settings of the connections of `[[listen]]` number `i`. TLS is added to `tls`.
 pub(super) fn service(i: usize, entry: &Listen, tls: &mut Tls, cx: &mut Context<'_>) -> Service {
     let path = format!("listen[{i}]");
     let transport = entry.transport;
@@ -259,7 +259,7 @@ pub(super) fn service(i: usize, entry: &Listen, tls: &mut Tls, cx: &mut Context<
             cx.problem(&format!("{path}.tls"), what, remedy);
             None
         }
-        // A problem of it is reported already.
+        // A problem of `tls` is already reported.
         None if speaks_tls && !cx.is_told(&format!("{path}.tls")) => {
             let remedy = "write tls = { certificate = \"cert.pem\", key = \"key.pem\" }";
             cx.problem(&format!("{path}.tls"), "missing", remedy);
@@ -366,7 +366,7 @@ fn listener(
     Some(tls.listeners.len() - 1)
 }
 
-/// The domains of which a client must be one.
+/// The domains of which a client must prove one.
 fn client_names(at: &str, own: &ListenTls, cx: &mut Context<'_>) -> Vec<String> {
     let mut out = Vec::new();
     for (i, text) in own.client_names.iter().enumerate() {
@@ -382,8 +382,8 @@ fn client_names(at: &str, own: &ListenTls, cx: &mut Context<'_>) -> Vec<String> 
     out
 }
 
-/// Transport and port, which nodes of a cluster have in common, unlike their addresses; and a number where several
-/// listeners of this node have the same.
+/// Transport and port, which are the same at all nodes of a cluster, unlike their addresses. A number is
+/// added if several listeners of this node have the same.
 fn ticket_name(entry: &Listen, tls: &Tls) -> String {
     let port = entry.address.rsplit_once(':').map_or("", |(_, port)| port);
     let name = format!("{} {port}", entry.transport.name());

@@ -1,4 +1,4 @@
-//! The TOML text as a tree in which every value knows its place, with `${NAME}` replaced.
+//! The TOML text as a tree of values with their places, with `${NAME}` replaced.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::problems::Problems;
 
-/// Where `${NAME}` comes from; a parameter, so that tests need not touch the environment.
+/// Source of `${NAME}`; a parameter, so that tests need not touch the environment.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// A value and its place.
@@ -28,7 +28,7 @@ pub(crate) enum Value {
     Table(Vec<Entry>),
     /// Array, also of tables.
     Array(Vec<Node>),
-    /// String; `secret` where part of it came from the environment, so that no message shows it.
+    /// String; `secret` if part of it came from the environment, so that no message shows it.
     String { text: String, secret: bool },
     /// Integer; `None`: beyond 64 bits.
     Integer(Option<i64>),
@@ -38,7 +38,7 @@ pub(crate) enum Value {
     Boolean(bool),
     /// Date or time.
     Datetime,
-    /// Already reported.
+    /// A value whose error is already reported.
     Wrong,
 }
 
@@ -47,9 +47,9 @@ pub(crate) enum Value {
 pub(crate) struct Entry {
     /// The key.
     pub key: String,
-    /// Its place.
+    /// The key's place.
     pub key_span: Range<usize>,
-    /// Its value.
+    /// The key's value.
     pub node: Node,
 }
 
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// What the value is, for messages: `3`, `"x"`, `a table`.
+    /// The value for messages: `3`, `"x"`, `a table`.
     pub(crate) fn shown(&self) -> String {
         match &self.value {
             Value::Table(_) => "a table".to_owned(),
@@ -110,7 +110,7 @@ impl Node {
     }
 }
 
-/// `text` in quotes, cut where it is long, with control characters escaped.
+/// `text` in quotes, shortened if it is long, with control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
     if text.chars().count() > LONGEST {
@@ -121,9 +121,9 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// Reads `text`; errors and missing variables go to `problems`. `None`: it is no TOML.
+/// Reads `text`; errors and missing variables go to `problems`. `None` if it is not TOML.
 ///
-/// Of syntax errors only the first is reported: behind a missing brace each line is another.
+/// Only the first syntax error is reported: after a missing brace each further line would be another.
 pub(crate) fn parse(text: &str, environment: Environment<'_>, problems: &mut Problems) -> Option<Node> {
     let (table, mut errors) = DeTable::parse_recoverable(text);
     errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
@@ -254,7 +254,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// `path.key`, with the key quoted where TOML would.
+/// `path.key`, with the key quoted as TOML requires.
 pub(crate) fn join(path: &str, key: &str) -> String {
     let bare = !key.is_empty()
         && key

@@ -1,10 +1,10 @@
-//! What the configuration of later versions has and this one has not: refused by name, so that no operator
-//! believes in a setting that does nothing.
+//! Keys and values of later versions. They are refused by name, so that no operator relies on a setting
+//! without effect.
 
-/// A key that this version does not know yet, and what to do instead. Paths are without indices.
+/// Unknown keys of later versions, and the remedy. Paths are without indices.
 const KEYS: &[(&str, &str)] = &[("authd", "authentication is done by this process; remove it")];
 
-/// A value that this version does not know yet: path without indices, value, remedy.
+/// Unknown values of later versions: path without indices, value, remedy.
 const VALUES: &[(&str, &str, &str)] = &[
     ("state.mode", "dialog", "use \"transaction\" or \"stateless\""),
     (
@@ -22,7 +22,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("domain.auth.schemes", "proxychain", "use \"digest\""),
 ];
 
-/// What to do instead of the key at `path`, if a later version has it.
+/// The remedy for the key at `path`, if a later version has it.
 pub(crate) fn key(path: &str) -> Option<&'static str> {
     let path = without_indices(path);
     KEYS.iter()
@@ -30,7 +30,7 @@ pub(crate) fn key(path: &str) -> Option<&'static str> {
         .map(|(_, remedy)| *remedy)
 }
 
-/// What to do instead of `value` at `path`, if a later version has it.
+/// The remedy for `value` at `path`, if a later version has it.
 pub(crate) fn value(path: &str, value: &str) -> Option<&'static str> {
     let path = without_indices(path);
     VALUES

@@ -1,4 +1,5 @@
-//! What is allowed and may still not be meant: said at the start, by `trapezoid check`, and after a reload.
+//! Warnings about settings that are allowed but may be a mistake: logged at the start and after a reload, and
+//! printed by `trapezoid check`.
 
 use std::net::IpAddr;
 
@@ -10,7 +11,7 @@ use super::model::{Route, Settings};
 use super::patterns::{can_match, can_match_at};
 use super::{Machine, Shell, groups};
 
-/// A network with a shorter prefix holds more than any operator has.
+/// Shortest prefix lengths without a warning: a wider network holds more than any operator has.
 const WIDEST: (u8, u8) = (8, 16);
 
 pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machine: &Machine) -> Vec<String> {
@@ -39,8 +40,8 @@ pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machin
     out
 }
 
-/// Addresses that this machine lacks: the start fails on them, or they come later (a virtual address that
-/// another node holds now).
+/// Addresses that this machine lacks. The start fails on them, or they appear later, such as a virtual
+/// address that another node holds now.
 fn addresses(core: &Config, shell: &Shell, machine: &Machine, out: &mut Vec<String>) {
     let mut seen = Vec::new();
     let listeners = core.listeners.iter().map(|listener| ("listen", listener.address));
@@ -120,8 +121,9 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
     }
 }
 
-/// Warns about trust in the loopback, if a listener for WebSockets is there: a web server in front gives its own address to
-/// all browsers. Without `origins` no network holds for that listener, which has a warning of its own.
+/// Warns about trust in the loopback address, if there is a listener for WebSockets: a web server in front
+/// gives its own address to all browsers. Without `origins` no network counts for that listener, which has a
+/// warning of its own.
 fn behind_web_servers(core: &Config, out: &mut Vec<String>) {
     let is_behind = |listener: &&config::Listener| {
         let is_websocket = matches!(listener.transport, Transport::Ws | Transport::Wss);
@@ -161,12 +163,12 @@ fn is_loopback_like(network: &Network, ip: IpAddr) -> bool {
     network.address.is_loopback() && network.address.is_ipv4() == ip.is_ipv4()
 }
 
-/// A rule by its path, as errors name it, and by its number, as the log does.
+/// A rule by its path, as in errors, and by its number, as in the log.
 fn rule_name(i: usize) -> String {
     format!("route[{i}] (rule {})", i + 1)
 }
 
-/// Rules that let strangers through, or do nothing.
+/// Warns about rules that admit strangers, or have no effect.
 fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
     for (i, (written, rule)) in settings.route.iter().zip(&core.routes).enumerate() {
         let name = rule_name(i);
@@ -230,7 +232,7 @@ fn open_door(name: &str, why: &str, written: &Route, rule: &config::Route, out: 
     out.push(format!("{name}: {why} {what}{header}"));
 }
 
-/// Whether a caller may be asked for credentials.
+/// Whether any caller may be challenged.
 fn asks_callers(core: &Config) -> bool {
     let asks = |domain: &config::Domain| {
         domain
@@ -248,7 +250,7 @@ fn is_ours(core: &Config, name: &[u8]) -> bool {
     core.domains.iter().any(of_domain) || core.own_hosts.iter().any(|own| is_it(&own.host))
 }
 
-/// Whether a pattern holds for a Request-URI with a host that is a name of this domain.
+/// Whether a pattern matches a Request-URI with a host that is a name of this domain.
 fn holds_in_domain(core: &Config, pattern: &str, host: &[u8]) -> bool {
     let is_it = |known: &[u8]| known.eq_ignore_ascii_case(host);
     let of = |domain: &&config::Domain| is_it(&domain.name) || domain.aliases.iter().any(|a| is_it(a));
@@ -266,7 +268,7 @@ fn holds_in_domain(core: &Config, pattern: &str, host: &[u8]) -> bool {
     }
 }
 
-/// Whether each request that `rule` would take is taken by `before`.
+/// Whether `before` takes each request that `rule` would take.
 fn covers(earlier: &Route, before: &config::Route, written: &Route, rule: &config::Route) -> bool {
     let (first, then) = (&before.when, &rule.when);
     let methods = first.methods.is_empty()
@@ -279,7 +281,8 @@ fn covers(earlier: &Route, before: &config::Route, written: &Route, rule: &confi
     };
     let source = first.source.is_empty() || (!then.source.is_empty() && then.source.iter().all(holds));
     let headers = first.headers.iter().all(|header| then.headers.contains(header));
-    // What denies holds for what this server has sent itself, too; what lets through does not.
+    // A rule that denies also holds for requests that this server itself has sent; a rule that admits does
+    // not.
     let denies =
         |rule: &config::Route| matches!(rule.action, Action::Reject { .. }) || rule.auth == Some(true);
     let loops = first.source.is_empty() || denies(before) || !denies(rule);

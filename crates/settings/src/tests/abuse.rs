@@ -1,4 +1,4 @@
-//! `[abuse]`.
+//! Tests of `[abuse]`.
 
 use super::*;
 

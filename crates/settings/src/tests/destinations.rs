@@ -1,4 +1,4 @@
-//! `[destinations]`.
+//! Tests of `[destinations]`.
 
 use super::*;
 use sip_core::config::Destinations;

@@ -1,13 +1,13 @@
-//! `[[group]]` and what rules say of it.
+//! Tests of `[[group]]`, and of rules that name groups.
 
 use sip_core::config::Route;
 use sip_core::dispatcher::{Distribution, MAX_MEMBERS, MarkPolicy};
 
 use super::*;
 
-/// Input and every line of the answer.
+/// Input, with every line of the messages.
 const WRONG: &[(&str, &[&str])] = &[
-    // Names, and rules that name none of them.
+    // Names, and rules with unknown names.
     (
         "[[group]]\nname = \"carriers\"\nmembers = [ { uri = \"sip:a\" } ]\n\
          [[group]]\nname = \"carriers\"\nmembers = [ { uri = \"sip:b\" } ]\n\

@@ -1,4 +1,4 @@
-//! TLS and WebSocket in `[[listen]]`, and `[tls]`.
+//! Tests of TLS and WebSocket in `[[listen]]`, and of `[tls]`.
 
 use sip_core::transport::Transport;
 use sip_net::tcp::Sharing;
@@ -6,7 +6,7 @@ use sip_net::tls::{ClientAuth, Versions};
 
 use super::*;
 
-/// Input and every line of the answer.
+/// Input, with every line of the messages.
 const WRONG: &[(&str, &[&str])] = &[
     (
         "[[listen]]\ntransport = \"tls\"\naddress = \"192.0.2.10:5061\"\n\
@@ -61,7 +61,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:17: tls.peer[4].domain: missing; write domain = \"…\"",
         ],
     ),
-    // One port is for one kind of connection; datagrams have ports of their own.
+    // One port serves one kind of connection; datagrams have ports of their own.
     (
         "[[listen]]\ntransport = \"tcp\"\naddress = \"192.0.2.10:5060\"\n[[listen]]\ntransport = \"ws\"\naddress = \"192.0.2.10:5060\"\n\
          [[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\n[[listen]]\ntransport = \"ws\"\naddress = \"0.0.0.0:5060\"\n",
@@ -70,7 +70,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:12: listen[3].address: 192.0.2.10:5060, which is among them, is listened on with tcp; name another port, or each address by itself",
         ],
     ),
-    // What TLS needs before anything can be sent by it.
+    // TLS settings that are needed before anything can be sent by TLS.
     (
         "[[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\n[[route]]\ndo = { relay = \"sips:a\" }\n\
          [[route]]\ndo = { relay = \"sip:a;transport=tls\" }\n[[route]]\ndo = { relay = \"sip:a;transport=sctp\" }\n",
@@ -197,8 +197,8 @@ fn a_whole_file_with_what_listeners_have_in_common() {
     assert_eq!(loaded.core.limits.udp_mtu, 1200);
 }
 
-/// Nodes of a cluster have different addresses, and clients resume at any of them; two listeners of one node are
-/// told apart.
+/// Nodes of a cluster have different addresses, and clients resume at any of them. Two listeners of one node
+/// have different names.
 #[test]
 fn tickets_are_bound_to_transport_port_and_order() {
     let listen = |address: &str| {
@@ -263,12 +263,12 @@ fn the_built_in_listeners_have_the_certificate_of_the_first_start() {
         let expected = (listener.transport == Transport::Tls).then_some(0);
         assert_eq!(service.tls, expected, "{}", listener.address);
     }
-    // By it, sips: can be sent to.
+    // With this listener, requests can be sent to sips: URIs.
     let routes = valid("[[route]]\ndo = { relay = \"sips:gw.example.net\" }\n")
         .core
         .routes;
     assert_eq!(routes.len(), 1);
-    // Where a file names its listeners, nothing is made up.
+    // If a file names its listeners, none is added.
     let none = valid("[[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\n")
         .shell
         .tls;
@@ -287,7 +287,7 @@ fn what_differs_is_seen() {
     };
     let plain = tls("", "");
     assert!(plain.is_same(&tls("", "[server]\nname = \"a\"\n")));
-    // Another line of the file is none.
+    // The same listener on another line of the file is no difference.
     let moved = valid(&format!(
         "\n\n{listen}tls = {{ certificate = \"c\", key = \"k\" }}\n"
     ))
@@ -311,7 +311,7 @@ fn what_differs_is_seen() {
     }
 }
 
-/// Warnings about certificates and pages that give more trust, or less, than may be meant.
+/// Warnings about certificates and pages that give more trust, or less, than may be intended.
 #[test]
 fn trust_by_certificates_and_pages() {
     let listen = |transport: &str, more: &str| {
@@ -363,7 +363,8 @@ fn trust_by_certificates_and_pages() {
     }
 }
 
-/// A web server in front of a WebSocket listener at the loopback gives its own address to all browsers.
+/// A web server in front of a WebSocket listener at the loopback address gives its own address to all
+/// browsers.
 #[test]
 fn trust_in_the_address_of_a_web_server() {
     let listen = |transport: &str, address: &str, more: &str| {
@@ -408,7 +409,7 @@ fn trust_in_the_address_of_a_web_server() {
             None,
         ),
         (listen("udp", "127.0.0.1:5066", "") + &peers("127.0.0.1"), None),
-        // Another warning says it.
+        // Another warning covers it.
         (listen("ws", "127.0.0.1:5066", "") + &peers("127.0.0.1"), None),
     ] {
         let warnings = valid(&text).warnings;
