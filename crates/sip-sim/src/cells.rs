@@ -1,4 +1,4 @@
-//! What the workers of one process share, in plain cells.
+//! The shared maps of one process's workers, in plain cells.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use sip_core::shared::SharedState;
 
 use crate::clock::Micros;
 
-/// Cached secrets of a user, or that there is none; and when they are forgotten.
+/// Cached secrets of a user (`None` if the user does not exist), and their expiry.
 type Cached = BTreeMap<Vec<u8>, (Option<Secrets>, Micros)>;
 
 /// Shared state of one process.
@@ -34,8 +34,8 @@ fn lock<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Cells {
-    /// Empty. `hash_seed` keys the shard, at most `nonces` are watched, and none is accepted that
-    /// was issued before `started_unix_ms`.
+    /// Empty maps. `hash_seed` keys the shard, and at most `nonces` are watched. Nonces issued before
+    /// `started_unix_ms` are not accepted.
     pub fn new(hash_seed: (u64, u64), nonces: usize, started_unix_ms: u64) -> Self {
         Self {
             shard: Mutex::new(Shard::new(hash_seed)),
@@ -44,32 +44,32 @@ impl Cells {
         }
     }
 
-    /// Remembers secrets until then.
+    /// Caches secrets until `until`.
     pub fn cache(&self, user: &[u8], secrets: Option<Secrets>, until: Micros) {
         lock(&self.cached).insert(user.to_vec(), (secrets, until));
     }
 
-    /// Forgets what is to be forgotten by now.
+    /// Removes cached secrets that have expired.
     pub fn expire_cached(&self, now: Micros) {
         lock(&self.cached).retain(|_, (_, until)| *until > now);
     }
 
-    /// Bindings held.
+    /// Number of bindings.
     pub fn bindings(&self) -> usize {
         lock(&self.shard).bindings()
     }
 
-    /// Nonces whose counts are kept.
+    /// Number of nonces whose counts are kept.
     pub fn nonces(&self) -> usize {
         lock(&self.windows).len()
     }
 
-    /// Removes bindings that have ended ([`Shard::sweep`]).
+    /// Removes expired bindings ([`Shard::sweep`]).
     pub fn sweep(&self, now_unix_ms: u64, changed: impl FnMut(&[u8], &AorRecord)) -> Swept {
         lock(&self.shard).sweep(now_unix_ms, usize::MAX, changed)
     }
 
-    /// Records made anew have versions above this ([`sip_core::location::shard`]).
+    /// Makes new records get versions above `newest` ([`sip_core::location::shard`]).
     pub fn versions_from(&self, newest: u64) {
         lock(&self.shard).update(b"", |record| record.version = newest);
     }

@@ -1,4 +1,4 @@
-//! Virtual time: things that will happen, in order. Among equals the first put in comes first.
+//! Virtual time: a queue of future events. Of events at the same time, the one put in first comes first.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub const MS: Micros = 1_000;
 /// One second.
 pub const SECOND: Micros = 1_000_000;
 
-/// Things that will happen.
+/// Future events in order.
 #[derive(Debug)]
 pub struct Queue<E> {
     entries: BTreeMap<(Micros, u64), E>,
@@ -27,18 +27,18 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// `event` will happen at `at`.
+    /// Adds `event`, which happens at `at`.
     pub fn put(&mut self, at: Micros, event: E) {
         self.serial += 1;
         self.entries.insert((at, self.serial), event);
     }
 
-    /// When the next one happens.
+    /// Time of the next event.
     pub fn next_at(&self) -> Option<Micros> {
         self.entries.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// The next one, if it is due at `now`.
+    /// The next event, if it is due at `now`.
     pub fn pop_due(&mut self, now: Micros) -> Option<E> {
         if self.next_at()? > now {
             return None;
@@ -46,7 +46,7 @@ impl<E> Queue<E> {
         self.entries.pop_first().map(|(_, event)| event)
     }
 
-    /// Whether nothing will happen.
+    /// Whether there is no event.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -1,6 +1,6 @@
-//! SIP messages as the user agents and the checkers read them: a plain reader of our own, so
-//! that the core's parser is not judged by itself. It reads what the nodes here write: one value
-//! a line, full names, no folding.
+//! A reader of SIP messages for the user agents and the checkers. It is plain and our own, so that the core's
+//! parser is not judged by itself. It reads only what the nodes here write: one value a line, full names, no
+//! folding.
 
 /// A message.
 #[derive(Clone, Copy, Debug)]
@@ -9,12 +9,12 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Looks at `text`.
+    /// A view of `text`.
     pub const fn new(text: &'a str) -> Self {
         Self { text }
     }
 
-    /// All of it.
+    /// The whole text.
     pub const fn text(&self) -> &'a str {
         self.text
     }
@@ -24,12 +24,12 @@ impl<'a> View<'a> {
         self.text.split("\r\n").next().unwrap_or_default()
     }
 
-    /// The status of a response; `None`: a request.
+    /// The status of a response; `None` for a request.
     pub fn status(&self) -> Option<u16> {
         self.text.strip_prefix("SIP/2.0 ")?.get(..3)?.parse().ok()
     }
 
-    /// The method of a request; for a response that of its CSeq.
+    /// The method of a request; for a response, that of its CSeq.
     pub fn method(&self) -> &'a str {
         match self.status() {
             None => self.first_line().split(' ').next().unwrap_or_default(),
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
             .map(|(_, value)| value.trim())
     }
 
-    /// First value of a header; empty: there is none.
+    /// First value of a header; empty if there is none.
     pub fn get(&self, name: &'static str) -> &'a str {
         self.all(name).next().unwrap_or_default()
     }
@@ -73,7 +73,7 @@ impl<'a> View<'a> {
         tag(self.get("To"))
     }
 
-    /// The number of the call that it belongs to, from its Call-ID.
+    /// The number of the call, from the Call-ID.
     pub fn call(&self) -> Option<u32> {
         self.get("Call-ID")
             .strip_prefix("call-")?
@@ -92,7 +92,7 @@ pub fn tag(value: &str) -> &str {
     }
 }
 
-/// A parameter of a value; empty: there is none.
+/// A parameter of a value; empty if there is none.
 pub fn param<'a>(value: &'a str, name: &str) -> &'a str {
     value
         .split(';')

@@ -1,54 +1,54 @@
-//! What a user agent says of a call when everything is over; the checkers compare it with what
-//! the network saw.
+//! Reports of user agents about calls, made when everything is over. The checkers compare them with what the
+//! network saw.
 
 use crate::clock::Micros;
 
-/// Who a user agent was in a call.
+/// Side of a user agent in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It placed the call.
+    /// The user agent placed the call.
     Caller,
-    /// It was called.
+    /// The user agent was called.
     Callee,
 }
 
-/// How a request that a user agent sent ended.
+/// End of a request that a user agent sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequestEnd {
-    /// It was never sent.
+    /// The request was never sent.
     #[default]
     NotSent,
-    /// It waits for its answer.
+    /// The request waits for its final response.
     Pending,
-    /// A final answer came.
+    /// A final response came.
     Answered(u16),
-    /// None came in time (timers B, F, or the patience of RFC 3261 §9.1 after a CANCEL).
+    /// No final response came in time (timers B, F, or the wait of RFC 3261 §9.1 after a CANCEL).
     TimedOut(Micros),
 }
 
-/// What became of a call, as one side saw it.
+/// Report of a call by one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallReport {
     /// Number of the call.
     pub call: u32,
-    /// Which side.
+    /// The reporting side.
     pub side: Side,
-    /// The caller's INVITE, the last one where it was challenged.
+    /// The caller's INVITE; if it was challenged, the last one.
     pub invite: RequestEnd,
     /// The caller's CANCEL.
     pub cancel: RequestEnd,
     /// This side's BYE.
     pub bye: RequestEnd,
-    /// The BYEs by which the caller ended what others had answered, beside the one that it talked with.
+    /// The BYEs by which the caller ended further dialogs, beside the one in which it talked.
     pub other_byes: Vec<RequestEnd>,
-    /// This side's dialog was ended by the other's BYE.
+    /// Whether this side's dialog was ended by the other's BYE.
     pub was_ended: bool,
-    /// The callee's 2xx: whether its ACK came. `None`: there was no 2xx.
+    /// Whether the ACK to the callee's 2xx came; `None` if there was no 2xx.
     pub acknowledged: Option<bool>,
 }
 
 impl CallReport {
-    /// A call of which nothing is known yet.
+    /// The report of a new call.
     pub fn new(call: u32, side: Side) -> Self {
         Self {
             call,

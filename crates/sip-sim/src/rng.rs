@@ -1,5 +1,5 @@
-//! The simulator's only source of chance: xoshiro256** seeded through SplitMix64, so that a
-//! seed names a run for ever, whatever happens to other crates.
+//! The simulator's only source of randomness: xoshiro256** seeded through SplitMix64, so that a seed names a
+//! run for ever, whatever changes in other crates.
 
 /// A seeded generator.
 #[derive(Clone, Debug)]
@@ -15,8 +15,8 @@ impl Rng {
         Self { state }
     }
 
-    /// A generator of its own for one part of the run: what one part draws does not shift what
-    /// another part sees.
+    /// A separate generator for one part of the run: the numbers drawn by one part do not change those of
+    /// another.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())

@@ -1,4 +1,4 @@
-//! Everything that was sent, and what the network made of it; printed as a ladder.
+//! Log of everything sent, with its fate in the network; printed as a ladder.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -7,29 +7,29 @@ use crate::clock::Micros;
 use crate::message::View;
 use crate::network::node::NodeId;
 
-/// Who a node is.
+/// A node in the ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Station {
-    /// As the ladder calls it.
+    /// Name in the ladder.
     pub name: &'static str,
-    /// Where it is reached.
+    /// Address of the node.
     pub address: SocketAddr,
 }
 
-/// A datagram that a node sent.
+/// A message that a node sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// When.
+    /// When it was sent.
     pub at: Micros,
-    /// By whom.
+    /// The sending node.
     pub from: NodeId,
-    /// To whom; `None`: nobody has that address.
+    /// The receiving node; `None` if no node has that address.
     pub to: Option<NodeId>,
-    /// Its bytes.
+    /// The message's text.
     pub text: String,
-    /// When its copies arrived; none: lost.
+    /// When its copies arrived; empty if it was lost.
     pub arrivals: Vec<Micros>,
-    /// What it says.
+    /// The parsed fields of the message.
     pub facts: Facts,
 }
 
@@ -40,14 +40,14 @@ impl Sent {
     }
 }
 
-/// What a message says, as far as the checkers want to know.
+/// Fields of a message, as far as the checkers need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Number of the call; `None`: not one of ours.
+    /// Number of the call; `None` if it is not one of the scenario's.
     pub call: Option<u32>,
-    /// Status of a response; `None`: a request.
+    /// Status of a response; `None` for a request.
     pub status: Option<u16>,
-    /// Method, of a response that of its CSeq.
+    /// Method; for a response, that of its CSeq.
     pub method: String,
     /// CSeq number.
     pub cseq: u32,
@@ -55,11 +55,11 @@ pub struct Facts {
     pub branch: String,
     /// Tag of To; may be empty.
     pub to_tag: String,
-    /// Via values.
+    /// Number of Via values.
     pub vias: usize,
     /// Max-Forwards.
     pub max_forwards: Option<u32>,
-    /// It carries credentials for a proxy.
+    /// Whether it has credentials for a proxy.
     pub credentials: bool,
 }
 
@@ -80,12 +80,12 @@ impl Facts {
         }
     }
 
-    /// A request of this method.
+    /// Whether it is a request of this method.
     pub fn is_request(&self, method: &str) -> bool {
         self.status.is_none() && self.method == method
     }
 
-    /// A final response to this method.
+    /// Whether it is a final response to this method.
     pub fn is_final_to(&self, method: &str) -> bool {
         self.status.is_some_and(|s| s >= 200) && self.method == method
     }
@@ -94,19 +94,19 @@ impl Facts {
 /// The whole log of a run.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// In the order of sending.
+    /// Messages in the order of sending.
     pub sent: Vec<Sent>,
-    /// Remarks between them: `(before which message, when, text)`.
+    /// Remarks between the messages: `(index of the next message, time, text)`.
     pub notes: Vec<(usize, Micros, String)>,
 }
 
 impl Log {
-    /// A remark at this point.
+    /// Adds a remark at this point.
     pub fn note(&mut self, at: Micros, text: impl Into<String>) {
         self.notes.push((self.sent.len(), at, text.into()));
     }
 
-    /// The ladder: a line for each message, `call` only if given.
+    /// The ladder: a line for each message. If `call` is given, only messages of that call.
     pub fn ladder(&self, stations: &[Station], call: Option<u32>) -> String {
         let mut out = String::new();
         let _ = write!(out, "{:>10}  ", "seconds");
@@ -130,7 +130,8 @@ impl Log {
     }
 }
 
-/// One rung: an arrow from the sender's column to the receiver's, what it is and how it fared.
+/// One line of the ladder: an arrow from the sender's column to the receiver's, with the message and its
+/// fate.
 fn line(out: &mut String, sent: &Sent, stations: &[Station]) {
     const COLUMN: usize = 12;
     let _ = write!(out, "{:>10.4}  ", sent.at as f64 / 1e6);

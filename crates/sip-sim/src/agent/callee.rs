@@ -1,5 +1,5 @@
-//! The callee of a call: INVITE server transaction and what is above it (RFC 3261 §13.3,
-//! §17.2.1, RFC 6026, §9.2, §15).
+//! The callee of a call: the INVITE server transaction and the user above it (RFC 3261 §13.3, §17.2.1, RFC
+//! 6026, §9.2, §15).
 
 use std::net::SocketAddr;
 
@@ -12,12 +12,12 @@ use crate::clock::{Micros, SECOND};
 use crate::message::View;
 use crate::report::{CallReport, RequestEnd, Side};
 
-/// A phone that nobody picks up stops ringing.
+/// Time after which an unanswered phone stops ringing.
 const RINGS_FOR: Micros = 400 * SECOND;
 /// RFC 3261 Table 4, timer I.
 const T4: Micros = 5 * SECOND;
 
-/// Where the INVITE transaction stands (RFC 6026 Figure 5).
+/// State of the INVITE transaction (RFC 6026 Figure 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Proceeding,
@@ -25,13 +25,13 @@ enum State {
     Accepted,
     /// A failure was sent.
     Completed,
-    /// Its ACK came.
+    /// The ACK to the failure came.
     Confirmed,
-    /// No ACK came.
+    /// The ACK did not come in time.
     GivenUp,
 }
 
-/// A call that came.
+/// A call at the callee.
 #[derive(Debug)]
 pub(crate) struct InCall {
     plan: CallPlan,
@@ -40,14 +40,14 @@ pub(crate) struct InCall {
     pub(crate) branch: String,
     pub(crate) to_tag: String,
     state: State,
-    /// The last answer, once there is one.
+    /// The last response, if there was one.
     last: Option<String>,
-    /// Times the final answer was sent.
+    /// Number of times that the final response was sent.
     sent: u32,
-    /// When the transaction is gone.
+    /// When the transaction ends.
     forgotten_at: Option<Micros>,
     dialog: Dialog,
-    /// Branches of its BYE, and of the one with credentials.
+    /// Branches of the BYE, and of the one with credentials.
     byes: Vec<String>,
     /// Requests to begin.
     pub(crate) wanted: Vec<ClientRequest>,
@@ -55,7 +55,7 @@ pub(crate) struct InCall {
 }
 
 impl InCall {
-    /// The INVITE came.
+    /// The call of a new INVITE.
     pub(crate) fn new(core: &mut Core, plan: &CallPlan, source: SocketAddr, text: &str) -> Self {
         let view = View::new(text);
         let to_tag = format!("to-{}-{}", core.name, plan.call);
@@ -94,7 +94,8 @@ impl InCall {
         let extra = if status.starts_with('2') {
             format!("Contact: {}\r\n{}", core.contact(), core.extra)
         } else if status.starts_with("401") {
-            // A realm of its own: of several that ask, each must be heard (RFC 3261 §16.7 step 7).
+            // Each callee has a realm of its own: if several challenge, the caller must get every challenge
+            // (RFC 3261 §16.7 step 7).
             format!(
                 "WWW-Authenticate: Digest realm=\"{0}\", nonce=\"{0}\"\r\n",
                 core.name
@@ -107,8 +108,8 @@ impl InCall {
         self.last = Some(text);
     }
 
-    /// The INVITE came again: the last answer, except in Accepted, where its repetition is the
-    /// business of §13.3.1.4.
+    /// Handles a copy of the INVITE by sending the last response. In Accepted, §13.3.1.4 governs its
+    /// repetition.
     pub(crate) fn again(&mut self, core: &mut Core) {
         if matches!(self.state, State::Proceeding | State::Completed)
             && let Some(last) = &self.last
@@ -136,7 +137,7 @@ impl InCall {
         self.finish(core, "480 Temporarily Unavailable", State::Completed);
     }
 
-    /// A CANCEL for this INVITE (§9.2).
+    /// Handles a CANCEL for this INVITE (§9.2).
     pub(crate) fn cancelled(&mut self, core: &mut Core) {
         self.finish(core, "487 Request Terminated", State::Completed);
     }
@@ -153,7 +154,7 @@ impl InCall {
         }
         self.answer(core, status);
         self.sent = 1;
-        // A 2xx is repeated over reliable transports too: the hops behind may be others (§13.3.1.4).
+        // A 2xx is repeated over reliable transports too: the hops behind may be unreliable (§13.3.1.4).
         if !core.reliable || next == State::Accepted {
             core.start(doubled_to_t2(1), Timer::FinalAgain(self.plan.call));
         }
@@ -170,7 +171,7 @@ impl InCall {
         }
     }
 
-    /// Timer G, and the same rhythm for a 2xx.
+    /// Timer G, which also repeats a 2xx.
     pub(crate) fn final_again(&mut self, core: &mut Core) {
         if self.awaits_ack()
             && let Some(last) = &self.last
@@ -181,7 +182,7 @@ impl InCall {
         }
     }
 
-    /// Timer H; or a 2xx without ACK for 64·T1: the session is ended (§13.3.1.4).
+    /// Timer H. After a 2xx without ACK for 64·T1, the session is ended (§13.3.1.4).
     pub(crate) fn final_given_up(&mut self, core: &mut Core) {
         match self.state {
             State::Completed => {
@@ -215,14 +216,14 @@ impl InCall {
             && ack.cseq().0 == View::new(&self.invite).cseq().0
     }
 
-    /// BYE, once.
+    /// Sends a BYE, once.
     pub(crate) fn hang_up(&mut self, core: &mut Core) {
         if self.byes.is_empty() && !self.report.was_ended {
             self.send_bye(core, None);
         }
     }
 
-    /// The BYE with this branch was challenged: once more, with credentials.
+    /// Handles the challenge of the BYE with this branch: sends a BYE with credentials.
     pub(crate) fn bye_challenged(&mut self, core: &mut Core, branch: &str, view: &View<'_>) {
         if self.byes.len() == 1 && self.byes[0] == branch {
             self.send_bye(core, Some(view));
@@ -242,7 +243,7 @@ impl InCall {
             .push(ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, text));
     }
 
-    /// A BYE came; whether there is a dialog that it can end.
+    /// Handles a BYE. Returns whether there is a dialog that it can end.
     pub(crate) fn other_side_hangs_up(&mut self) -> bool {
         if self.state != State::Accepted {
             return false;
@@ -251,17 +252,17 @@ impl InCall {
         true
     }
 
-    /// Whether the transaction is gone, so that a CANCEL finds none.
+    /// Whether the transaction has ended, so that a CANCEL finds none.
     pub(crate) fn is_forgotten(&self, now: Micros) -> bool {
         self.forgotten_at.is_some_and(|at| now >= at)
     }
 
-    /// Whether it says nothing at all.
+    /// Whether the callee sends no response at all.
     pub(crate) fn is_silent(&self) -> bool {
         self.plan.behaviour == Behaviour::Silent
     }
 
-    /// Whether something is still to come.
+    /// Whether the call still waits for something.
     pub(crate) fn is_open(&self) -> bool {
         (self.state == State::Proceeding && self.plan.behaviour != Behaviour::Silent) || self.awaits_ack()
     }

@@ -1,5 +1,5 @@
-//! The caller of a call: INVITE client transaction and what is above it (RFC 3261 §13.2,
-//! §17.1.1, §9.1, §15).
+//! The caller of a call: the INVITE client transaction and the user above it (RFC 3261 §13.2, §17.1.1, §9.1,
+//! §15).
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,29 @@ use crate::clock::Micros;
 use crate::message::View;
 use crate::report::{CallReport, RequestEnd, Side};
 
-/// A caller that gets challenges again and again gives up.
+/// Most INVITEs of one call: a caller that is challenged again and again gives up.
 const MOST_TRIES: u32 = 3;
 
-/// Where the INVITE transaction stands.
+/// State of the INVITE transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Calling,
     Proceeding,
-    /// A final answer came, or it was given up.
+    /// A final response came, or the caller gave up.
     Over,
 }
 
-/// A dialog that a 2xx made.
+/// A dialog established by a 2xx.
 #[derive(Debug)]
 struct Talk {
     dialog: Dialog,
-    /// Branches of its BYEs; the second has credentials.
+    /// Branches of the dialog's BYEs; the second has credentials.
     byes: Vec<String>,
-    /// The other side ended it.
+    /// Whether the other side ended the dialog.
     was_ended: bool,
 }
 
-/// A call that was placed.
+/// A call at the caller.
 #[derive(Debug)]
 pub(crate) struct OutCall {
     plan: CallPlan,
@@ -45,11 +45,11 @@ pub(crate) struct OutCall {
     tries: u32,
     cancel_wanted: bool,
     cancel_sent: bool,
-    /// ACKs to answers of failed INVITEs, by branch (timer D is for ever).
+    /// ACKs to failures of INVITEs, by branch (timer D never ends here).
     acks: BTreeMap<String, String>,
-    /// The first is the one that it talks in.
+    /// Dialogs of the call. The caller talks in the first.
     dialogs: Vec<Talk>,
-    /// The ACK to each 2xx by its To tag, sent again for each of its copies (§13.2.2.4).
+    /// The ACK to each 2xx by its To tag. It is sent again for each copy of the 2xx (§13.2.2.4).
     confirmed: BTreeMap<String, (std::net::SocketAddr, String)>,
     /// Requests to begin.
     pub(crate) wanted: Vec<ClientRequest>,
@@ -80,7 +80,7 @@ impl OutCall {
         call
     }
 
-    /// A new INVITE transaction, with credentials or without.
+    /// Starts a new INVITE transaction, with or without credentials.
     fn send_invite(&mut self, core: &mut Core, credentials: &str) {
         self.cseq += 1;
         self.tries += 1;
@@ -106,7 +106,7 @@ impl OutCall {
         self.send_again(core, &branch);
     }
 
-    /// Timer A: doubles without bound (§17.1.1.2).
+    /// Timer A, which doubles without bound (§17.1.1.2).
     pub(crate) fn send_again(&mut self, core: &mut Core, branch: &str) {
         if self.state != State::Calling || branch != self.branch {
             return;
@@ -126,7 +126,7 @@ impl OutCall {
         }
     }
 
-    /// The user wants no more: CANCEL, as soon as a provisional answer allows it (§9.1).
+    /// Cancels the call: CANCEL is sent as soon as a provisional response allows it (§9.1).
     pub(crate) fn want_cancel(&mut self, core: &mut Core) {
         self.cancel_wanted = true;
         if self.state == State::Proceeding && !self.cancel_sent {
@@ -156,7 +156,7 @@ impl OutCall {
         ));
     }
 
-    /// §9.1: 64·T1 after the CANCEL the INVITE counts as cancelled.
+    /// Ends the wait after a CANCEL (§9.1): 64·T1 later the INVITE counts as cancelled.
     pub(crate) fn cancel_patience_ends(&mut self, core: &mut Core) {
         if self.state == State::Proceeding {
             self.time_out(core);
@@ -168,7 +168,7 @@ impl OutCall {
         self.report.invite = RequestEnd::TimedOut(core.now);
     }
 
-    /// A response to an INVITE of this call.
+    /// Handles a response to an INVITE of this call.
     pub(crate) fn response(&mut self, core: &mut Core, view: &View<'_>, status: u16) {
         if let Some(ack) = self.acks.get(view.branch()) {
             if status >= 300 {
@@ -213,11 +213,11 @@ impl OutCall {
         });
         let place = self.dialogs.len() - 1;
         if place > 0 {
-            // §13.2.2.4: of several that answered, all but one are ended.
+            // §13.2.2.4: if several phones answered, all dialogs but one are ended.
             self.report.other_byes.push(RequestEnd::NotSent);
             return self.send_bye(core, place, None);
         }
-        // An answer that is not wanted any more is accepted and ended (§15: "BYE", never nothing).
+        // A 2xx that comes too late is accepted, and its dialog ended by BYE (§15).
         if !in_time || self.cancel_wanted {
             self.hang_up(core);
         } else if self.plan.hang_up.by_caller {
@@ -246,7 +246,7 @@ impl OutCall {
         }
     }
 
-    /// BYE, once.
+    /// Sends a BYE, once.
     pub(crate) fn hang_up(&mut self, core: &mut Core) {
         let is_open = |talk: &Talk| talk.byes.is_empty() && !talk.was_ended;
         if self.dialogs.first().is_some_and(is_open) {
@@ -254,7 +254,7 @@ impl OutCall {
         }
     }
 
-    /// Ends the dialog with this place.
+    /// Ends the dialog with this index.
     fn send_bye(&mut self, core: &mut Core, place: usize, challenge: Option<&View<'_>>) {
         let Some(Talk { dialog, byes, .. }) = self.dialogs.get_mut(place) else {
             return;
@@ -269,7 +269,7 @@ impl OutCall {
             .push(ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, text));
     }
 
-    /// What became of the BYE with this branch.
+    /// Notes the end of the BYE with this branch.
     pub(crate) fn bye_ended(&mut self, branch: &str, end: RequestEnd) {
         let of_it = |talk: &Talk| talk.byes.iter().any(|bye| bye == branch);
         match self.dialogs.iter().position(of_it) {
@@ -279,7 +279,7 @@ impl OutCall {
         }
     }
 
-    /// The BYE with this branch was challenged: once more, with credentials.
+    /// Handles the challenge of the BYE with this branch: sends a BYE with credentials.
     pub(crate) fn bye_challenged(&mut self, core: &mut Core, branch: &str, view: &View<'_>) {
         let first = |talk: &Talk| talk.byes.len() == 1 && talk.byes[0] == branch;
         if let Some(place) = self.dialogs.iter().position(first) {
@@ -287,7 +287,7 @@ impl OutCall {
         }
     }
 
-    /// A BYE came from who has this tag; whether there is a dialog that it can end.
+    /// Handles a BYE from the side with this tag. Returns whether there is a dialog that it can end.
     pub(crate) fn other_side_hangs_up(&mut self, their_tag: &str) -> bool {
         let Some(place) = self
             .dialogs
@@ -302,7 +302,7 @@ impl OutCall {
     }
 }
 
-/// From, To and Call-ID of the INVITE; To from the answer, where one is at hand.
+/// From, To and Call-ID of the INVITE; To from the response, if there is one.
 fn same_call(invite: &str, to: Option<&str>) -> String {
     let view = View::new(invite);
     format!(

@@ -1,4 +1,4 @@
-//! What both sides of a call keep of it (RFC 3261 §12), and answers (§8.2.6).
+//! Dialogs, as both sides of a call keep them (RFC 3261 §12), and responses (§8.2.6).
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub(crate) struct Dialog {
     pub(crate) local: String,
     /// To of our requests.
     pub(crate) remote: String,
-    /// The other's Contact.
+    /// Contact of the other side.
     pub(crate) target: String,
     /// Route values, in order.
     pub(crate) route: Vec<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Dialog {
 }
 
 impl Dialog {
-    /// The caller's, from the 2xx to its INVITE (§12.1.2).
+    /// The caller's dialog, from the 2xx to its INVITE (§12.1.2).
     pub(crate) fn of_caller(answer: &View<'_>, cseq: u32) -> Self {
         let mut route: Vec<String> = answer.all("Record-Route").map(str::to_owned).collect();
         route.reverse();
@@ -37,7 +37,7 @@ impl Dialog {
         }
     }
 
-    /// The callee's, from the INVITE (§12.1.1).
+    /// The callee's dialog, from the INVITE (§12.1.1).
     pub(crate) fn of_callee(invite: &View<'_>, to_tag: &str) -> Self {
         Self {
             call_id: invite.get("Call-ID").to_owned(),
@@ -54,8 +54,8 @@ impl Dialog {
         tag(&self.remote) == their_tag
     }
 
-    /// A request in the dialog with `branch`, and where it goes (§12.2.1.1; every router here is
-    /// a loose one). `extra`: more header lines.
+    /// A request in the dialog with `branch`, and its destination (§12.2.1.1; every router here is a loose
+    /// one). `extra`: more header lines.
     pub(crate) fn request(
         &self,
         core: &Core,
@@ -81,8 +81,8 @@ impl Dialog {
     }
 }
 
-/// An answer to `request`. `to_tag` goes into To where that has none and the answer is no 100;
-/// empty: none.
+/// A response to `request`. If To has no tag and the status is not 100, `to_tag` is added, unless it is
+/// empty.
 pub(crate) fn answer(request: &str, status: &str, to_tag: &str, extra: &str) -> String {
     let view = View::new(request);
     let mut text = format!("SIP/2.0 {status}\r\n");

@@ -1,5 +1,5 @@
-//! Answers to challenges (RFC 3261 §22.3, RFC 7616). The hashes are the core's, which has the
-//! RFCs' vectors for them; the rest is read from the challenge here.
+//! Credentials for challenges (RFC 3261 §22.3, RFC 7616). The hashes are the core's, which are tested with
+//! the RFCs' vectors. All other values are read from the challenge here.
 
 use sip_core::auth::digest::{Input, QopAuth, ha1, response};
 use sip_core::config::Algorithm;
@@ -9,7 +9,7 @@ use crate::message::View;
 /// The password of every user here.
 pub const PASSWORD: &str = "open sesame";
 
-/// A challenge that can be answered, again and again with a higher count (RFC 7616 §3.3 `nc`).
+/// A challenge with its count of uses, which goes up with each (RFC 7616 §3.3 `nc`).
 #[derive(Clone, Debug)]
 pub(crate) struct Challenge {
     algorithm: Algorithm,
@@ -19,7 +19,7 @@ pub(crate) struct Challenge {
 }
 
 impl Challenge {
-    /// The first of `values` that we can answer.
+    /// The first of `values` whose algorithm we support.
     pub(crate) fn first<'a>(mut values: impl Iterator<Item = &'a str>) -> Option<Self> {
         values.find_map(|value| {
             let algorithm = match value_of(value, "algorithm") {
@@ -68,7 +68,7 @@ impl Challenge {
     }
 }
 
-/// A `Proxy-Authorization` line for the first challenge that we can answer.
+/// A `Proxy-Authorization` line for the first challenge that we support.
 pub(crate) fn credentials(challenge: &View<'_>, user: &str, method: &str, uri: &str) -> Option<String> {
     let mut challenge = Challenge::first(challenge.all("Proxy-Authenticate"))?;
     let answer = challenge.answer(user, method, uri);

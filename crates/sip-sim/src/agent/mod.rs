@@ -1,6 +1,6 @@
-//! A user agent, written from RFC 3261 and from nothing else: the independent model that the
-//! servers are tried with. [`caller`] is the UAC of an INVITE, [`callee`] its UAS, [`request`]
-//! the client transaction of CANCEL and BYE; [`dialog`] is what both sides keep of a call.
+//! A user agent, written from RFC 3261 and from nothing else: the independent model against which the servers
+//! are tested. [`caller`] is the UAC of an INVITE, [`callee`] its UAS, [`request`] the client transaction of
+//! CANCEL and BYE. [`dialog`] is the state that both sides keep of a call.
 
 mod callee;
 mod caller;
@@ -26,12 +26,12 @@ use request::ClientRequest;
 pub(crate) use digest::Challenge;
 pub use digest::PASSWORD;
 
-/// A datagram on its way out.
+/// A datagram to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// Destination.
     pub to: SocketAddr,
-    /// Its bytes, which are text in everything that is simulated here.
+    /// The datagram's content, which is always text in the simulation.
     pub text: String,
 }
 
@@ -42,20 +42,19 @@ pub(crate) const T2: Micros = 4 * SECOND;
 /// Timers B, F, H and J of unreliable transports.
 pub(crate) const TIME_OUT: Micros = 64 * T1;
 
-/// The interval after the `sent`-th sending that doubles up to T2.
+/// The interval between the `sent`-th sending and the next, which doubles up to T2.
 pub(crate) fn doubled_to_t2(sent: u32) -> Micros {
     (T1 << sent.saturating_sub(1).min(8)).min(T2)
 }
 
-/// Which method a client transaction that is no INVITE's carries.
+/// Method of a client transaction other than that of INVITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
     Cancel,
     Bye,
 }
 
-/// What a timer is for. A timer is never stopped: when it fires, its owner looks whether it
-/// still means something.
+/// Purpose of a timer. A timer is never stopped: when it fires, its owner checks whether it still applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// The call begins.
@@ -64,7 +63,7 @@ pub(crate) enum Timer {
     InviteAgain(u32, String),
     /// Timer B.
     InviteGivenUp(u32, String),
-    /// The caller wants no more.
+    /// The caller cancels.
     Cancel(u32),
     /// RFC 3261 §9.1: no final answer after a CANCEL.
     CancelGivenUp(u32),
@@ -78,7 +77,7 @@ pub(crate) enum Timer {
     Ring(u32),
     /// The callee decides.
     Decide(u32),
-    /// Nobody cancelled, nobody answered: the callee ends it.
+    /// The callee stops ringing, without CANCEL or answer.
     RingEnds(u32),
     /// Timer G, or the repetition of a 2xx (§13.3.1.4).
     FinalAgain(u32),
@@ -86,26 +85,26 @@ pub(crate) enum Timer {
     FinalGivenUp(u32),
     /// The callee hangs up.
     CalleeHangsUp(u32),
-    /// Something about its registration.
+    /// An event of the registration.
     Registration(RegistrationTimer),
 }
 
-/// What all of an agent's calls use.
+/// State that all calls of an agent share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) now: Micros,
-    /// User part of its address-of-record, and its name for digest.
+    /// User part of the agent's address-of-record, and its name for digest.
     pub(crate) user: &'static str,
-    /// Its own name, which no other user agent of the user has.
+    /// Name of the agent, which no other user agent of the user has.
     pub(crate) name: &'static str,
     pub(crate) proxy: SocketAddr,
     pub(crate) rport: bool,
-    /// Nothing need be sent again.
+    /// Whether the transport is reliable, so that nothing is sent again.
     pub(crate) reliable: bool,
-    /// Transport, and where it is reached, as Via has them.
+    /// Transport and address as in Via.
     via: String,
     contact: String,
-    /// More header lines of its INVITEs and 2xx.
+    /// More header lines of the agent's INVITEs and 2xx.
     pub(crate) extra: &'static str,
     pub(crate) timers: Queue<Timer>,
     out: VecDeque<Outgoing>,
@@ -121,7 +120,7 @@ impl Core {
         self.out.push_back(Outgoing { to, text });
     }
 
-    /// A branch that was never used before.
+    /// A new branch.
     pub(crate) fn branch(&mut self) -> String {
         self.serial += 1;
         format!("z9hG4bK-{}-{}", self.name, self.serial)
@@ -146,34 +145,34 @@ pub struct Agent {
     outgoing: BTreeMap<u32, OutCall>,
     incoming: BTreeMap<u32, InCall>,
     requests: BTreeMap<(String, Purpose), ClientRequest>,
-    /// Answers to requests that are no INVITEs, by branch: their copies get the same (§17.2.2).
+    /// Responses to requests other than INVITE, by branch: a copy gets the same response (§17.2.2).
     answered: BTreeMap<(String, Purpose), String>,
     registrant: Option<Registrant>,
 }
 
-/// How a user agent is connected, and what it calls itself.
+/// Connection and names of a user agent.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// User part of its address-of-record, and its name for digest.
+    /// User part of the agent's address-of-record, and its name for digest.
     pub user: &'static str,
-    /// Its own name, which no other user agent of the user has.
+    /// Name of the agent, which no other user agent of the user has.
     pub name: &'static str,
-    /// Its outbound proxy.
+    /// The agent's outbound proxy.
     pub proxy: SocketAddr,
-    /// It asks for `rport` (RFC 3581).
+    /// Whether the agent asks for `rport` (RFC 3581).
     pub rport: bool,
-    /// Nothing need be sent again.
+    /// Whether the transport is reliable, so that nothing is sent again.
     pub reliable: bool,
     /// `SIP/2.0/TRANSPORT sent-by`.
     pub via: String,
-    /// Its Contact.
+    /// The agent's Contact.
     pub contact: String,
-    /// More header lines of its INVITEs and 2xx.
+    /// More header lines of the agent's INVITEs and 2xx.
     pub extra: &'static str,
 }
 
 impl Agent {
-    /// A user agent that knows these calls and places those that `places` wants.
+    /// A user agent for these calls. It places those for which `places` is true.
     pub fn of(line: Line, plans: &[CallPlan], places: impl Fn(&CallPlan) -> bool) -> Self {
         let mut timers = Queue::default();
         for plan in plans.iter().filter(|plan| places(plan)) {
@@ -203,14 +202,14 @@ impl Agent {
         }
     }
 
-    /// It registers as this plan says.
+    /// Makes the agent register with this plan.
     pub(crate) fn register(&mut self, mut registrant: Registrant) {
         registrant.begin(&mut self.core);
         self.registrant = Some(registrant);
     }
 
-    /// Its connection stands again, and it is a new flow: what was registered over the old one must
-    /// be registered anew (RFC 5626 §4.2.2).
+    /// Notes that the agent is connected again. That is a new flow, so a binding of the old one must be
+    /// registered anew (RFC 5626 §4.2.2).
     pub(crate) fn reconnected(&mut self, now: Micros) {
         self.core.now = now;
         if let Some(registrant) = &mut self.registrant {
@@ -218,12 +217,12 @@ impl Agent {
         }
     }
 
-    /// It has left for good.
+    /// Whether the agent has left for good.
     pub(crate) fn has_signed_off(&self) -> bool {
         self.registrant.as_ref().is_some_and(Registrant::has_signed_off)
     }
 
-    /// What it registered.
+    /// The agent's REGISTERs.
     pub(crate) fn registrations(&self) -> &[Registration] {
         self.registrant.as_ref().map_or(&[], |r| r.history())
     }
@@ -267,7 +266,7 @@ impl Agent {
         }
     }
 
-    /// Runs `f` on a call that was placed, and begins the requests that it wants.
+    /// Runs `f` on a placed call, and begins the requests in its `wanted`.
     fn with_out(&mut self, call: u32, f: impl FnOnce(&mut OutCall, &mut Core)) {
         if let Some(found) = self.outgoing.get_mut(&call) {
             f(found, &mut self.core);
@@ -276,7 +275,7 @@ impl Agent {
         }
     }
 
-    /// The same for a call that came.
+    /// Runs `f` on a received call, and begins the requests in its `wanted`.
     fn with_in(&mut self, call: u32, f: impl FnOnce(&mut InCall, &mut Core)) {
         if let Some(found) = self.incoming.get_mut(&call) {
             f(found, &mut self.core);
@@ -326,7 +325,7 @@ impl Agent {
             request.proceeding = true;
             return;
         }
-        // Timer K holds nothing that matters here: a copy of the answer finds no request.
+        // Timer K is not needed here: a copy of the response finds no request.
         self.requests.remove(&key);
         self.request_ended(call, &key, RequestEnd::Answered(status));
         if status == 407 && purpose == Purpose::Bye {
@@ -352,7 +351,7 @@ impl Agent {
             if found.branch == view.branch() {
                 found.again(&mut self.core);
             } else if !found.is_silent() {
-                // §8.2.2.2: the same request by another way.
+                // §8.2.2.2: the same request has come by another way.
                 let answer = dialog::answer(text, "482 Loop Detected", &found.to_tag, "");
                 self.core.send(from, answer);
             }
@@ -371,7 +370,7 @@ impl Agent {
             .incoming
             .get(&call)
             .filter(|c| c.branch == view.branch() && !c.is_forgotten(self.core.now));
-        // A CANCEL without an INVITE of the same branch has nothing to cancel (§9.2).
+        // A CANCEL without an INVITE of the same branch cancels nothing (§9.2).
         let cancels = known.is_some();
         let answer = match (self.answered.get(&key), known) {
             (Some(answer), _) => answer.clone(),
@@ -409,7 +408,7 @@ impl Agent {
 }
 
 impl Agent {
-    /// A message came from `from`.
+    /// Handles a message from `from`.
     pub fn handle_message(&mut self, now: Micros, from: SocketAddr, text: &str) {
         self.core.now = now;
         let view = View::new(text);
@@ -419,7 +418,7 @@ impl Agent {
         }
     }
 
-    /// The time that [`Self::poll_timeout`] named has come.
+    /// Handles the time-out named by [`Self::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Micros) {
         self.core.now = now;
         while let Some(timer) = self.core.timers.pop_due(now) {
@@ -432,12 +431,12 @@ impl Agent {
         self.core.out.pop_front()
     }
 
-    /// When it wants [`Self::handle_timeout`]; `None`: never, unless something arrives.
+    /// When [`Self::handle_timeout`] is due; `None` until something arrives.
     pub fn poll_timeout(&self) -> Option<Micros> {
         self.core.timers.next_at()
     }
 
-    /// What it still holds although everything is over; `None`: nothing.
+    /// State that the agent still holds although everything is over; `None` if there is none.
     pub fn leftovers(&self) -> Option<String> {
         let open: Vec<String> = self
             .reports()
@@ -453,7 +452,7 @@ impl Agent {
         (!open.is_empty()).then(|| open.join("; "))
     }
 
-    /// What became of the calls that it took part in.
+    /// Reports of the calls in which the agent took part.
     pub fn reports(&self) -> Vec<CallReport> {
         let outgoing = self.outgoing.values().map(|c| c.report.clone());
         let incoming = self.incoming.values().map(|c| c.report.clone());

@@ -1,26 +1,26 @@
-//! What a user agent does with a call.
+//! Plan of a user agent for a call.
 
 use crate::clock::Micros;
 
-/// What the callee does with a call.
+/// Behaviour of the callee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// 200 after this time.
     Answer(Micros),
     /// 486 after this time.
     Busy(Micros),
-    /// This answer after this time.
+    /// This response after this time.
     Refuse(Micros, &'static str),
-    /// Rings, for ever.
+    /// Rings for ever.
     Ring,
-    /// Is there, and says nothing.
+    /// Sends no response at all.
     Silent,
 }
 
-/// Who hangs up, and when after the call was answered (acknowledged, at the callee).
+/// The side that hangs up, and when after the call was answered (acknowledged, at the callee).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangUp {
-    /// The caller; else the callee.
+    /// Whether the caller hangs up; otherwise the callee does.
     pub by_caller: bool,
     /// Talking time.
     pub after: Micros,
@@ -29,22 +29,22 @@ pub struct HangUp {
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallPlan {
-    /// Its number.
+    /// Number of the call.
     pub call: u32,
     /// Address-of-record of the caller.
     pub from: &'static str,
-    /// That of the callee.
+    /// Address-of-record of the callee.
     pub to: &'static str,
     /// When the INVITE is sent.
     pub start: Micros,
-    /// When, after that, the caller wants no more: CANCEL follows as soon as it may be sent.
+    /// When, after that, the caller cancels: CANCEL follows as soon as it may be sent.
     pub cancel_after: Micros,
-    /// The callee says 100 at once.
+    /// Whether the callee sends 100 at once.
     pub trying: bool,
     /// The callee rings after this time; `None`: no 180.
     pub ring_after: Option<Micros>,
-    /// What the callee does.
+    /// Behaviour of the callee.
     pub behaviour: Behaviour,
-    /// How it ends.
+    /// End of the call.
     pub hang_up: HangUp,
 }

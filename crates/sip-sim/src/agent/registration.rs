@@ -1,5 +1,6 @@
-//! How a user agent registers (RFC 3261 §10.2): one REGISTER at a time, refreshed in time, removed
-//! when it leaves, fetched every now and then; and the history of all that, for the checkers.
+//! Registration of a user agent (RFC 3261 §10.2), one REGISTER at a time. The binding is refreshed in time,
+//! removed when the agent leaves, and fetched at intervals. The history of all REGISTERs is kept for the
+//! checkers.
 
 use std::collections::VecDeque;
 
@@ -11,51 +12,51 @@ use crate::report::RequestEnd;
 
 /// Challenges to one REGISTER after which it counts as refused.
 const MOST_TRIES: u32 = 3;
-/// A REGISTER that failed is tried again after this, doubled each time,
+/// First pause before a failed REGISTER is repeated, doubled each time.
 const RETRY_AFTER: Micros = 2 * SECOND;
-/// up to this.
+/// Longest pause before a failed REGISTER is repeated.
 const LONGEST_RETRY: Micros = 30 * SECOND;
 
-/// What a REGISTER asks for.
+/// Purpose of a REGISTER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// The binding, for this many seconds.
+    /// Adds the binding, for this many seconds.
     Bind(u32),
-    /// That there be none.
+    /// Removes the binding.
     Unbind,
-    /// Which bindings there are.
+    /// Fetches the bindings.
     Fetch,
 }
 
-/// One REGISTER, over all its transactions (challenges and what answers them).
+/// One REGISTER, with all its transactions (challenges and credentials).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// CSeq numbers, first and last.
     pub cseq: (u32, u32),
-    /// What it asks for.
+    /// Purpose of the REGISTER.
     pub ask: Ask,
-    /// When it was first sent.
+    /// When the REGISTER was first sent.
     pub sent_at: Micros,
-    /// When it ended.
+    /// When the REGISTER ended.
     pub ended_at: Option<Micros>,
-    /// How.
+    /// How the REGISTER ended.
     pub end: RequestEnd,
-    /// Contacts in the 200, with the seconds that they have left.
+    /// Contacts in the 200, with their remaining seconds.
     pub contacts: Vec<(String, u32)>,
 }
 
-/// What a registrant's timer is for.
+/// Purpose of a registrant's timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RegistrationTimer {
-    /// It comes, or comes back.
+    /// The agent comes, or returns.
     Come,
-    /// It leaves for a while.
+    /// The agent leaves for a while.
     Leave,
-    /// It leaves for good.
+    /// The agent leaves for good.
     End,
-    /// Refresh what was bound by the REGISTER with this place in the history; or try again.
+    /// Refresh the binding of the REGISTER with this index in the history, or repeat that REGISTER.
     Refresh(usize),
-    /// See which bindings there are.
+    /// Fetch the bindings.
     Fetch,
     /// Timer E, by branch.
     Again(String),
@@ -63,7 +64,7 @@ pub(crate) enum RegistrationTimer {
     GivenUp(String),
 }
 
-/// When a user agent is registered.
+/// Plan of a user agent's registration.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistrationPlan {
     pub(crate) aor: &'static str,
@@ -72,7 +73,7 @@ pub(crate) struct RegistrationPlan {
     pub(crate) leaves: Vec<(Micros, Micros)>,
     pub(crate) fetch_every: Micros,
     pub(crate) end: Micros,
-    /// Preference of its contact in thousandths.
+    /// Preference of the agent's contact, in thousandths.
     pub(crate) q: Option<u16>,
 }
 
@@ -86,18 +87,18 @@ struct Current {
     proceeding: bool,
 }
 
-/// What registers.
+/// The registering part of a user agent.
 #[derive(Debug)]
 pub(crate) struct Registrant {
     plan: RegistrationPlan,
-    /// What it wants at the moment.
+    /// The binding wanted at present.
     wants: Option<Ask>,
     current: Option<Current>,
-    /// To be asked next.
+    /// The next REGISTERs.
     queue: VecDeque<Ask>,
     cseq: u32,
     challenge: Option<Challenge>,
-    /// Failures in a row.
+    /// Number of failures in a row.
     failures: u32,
     over: bool,
     history: Vec<Registration>,
@@ -142,12 +143,12 @@ impl Registrant {
         &self.history
     }
 
-    /// It has left for good, and nothing is under way any more.
+    /// Whether the agent has left for good, and nothing is under way any more.
     pub(crate) fn has_signed_off(&self) -> bool {
         self.over && self.wants.is_none() && self.current.is_none() && self.queue.is_empty()
     }
 
-    /// What is still to come although everything is over.
+    /// REGISTERs that are still unfinished although everything is over.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let unfinished = self.current.is_some() || !self.queue.is_empty();
         unfinished.then(|| format!("a REGISTER: {:?}", self.history.last()))
@@ -188,7 +189,7 @@ impl Registrant {
         }
     }
 
-    /// Place after the last REGISTER that binds or unbinds: a timer of an earlier one is void.
+    /// Number of REGISTERs up to the last one that binds or unbinds: a timer of an earlier one is void.
     fn binding_history_len(&self) -> usize {
         let last = self.history.iter().rposition(|r| r.ask != Ask::Fetch);
         last.map_or(0, |last| last + 1)
@@ -218,7 +219,7 @@ impl Registrant {
             return;
         }
         let Some(ask) = self.queue.pop_front() else { return };
-        // What was wanted when it was put there may not be any more.
+        // The wish may have changed since the REGISTER was queued.
         if ask != Ask::Fetch && self.wants != Some(ask) {
             return self.next(core);
         }
@@ -233,7 +234,7 @@ impl Registrant {
         self.send(core, ask, 0);
     }
 
-    /// A new transaction.
+    /// Starts a new transaction.
     fn send(&mut self, core: &mut Core, ask: Ask, tries: u32) {
         self.cseq += 1;
         if let Some(last) = self.history.last_mut() {
@@ -344,7 +345,7 @@ impl Registrant {
                     let granted = u64::from(granted.unwrap_or(60));
                     core.start(granted * SECOND * 3 / 5, refresh);
                 }
-                // It may have come back meanwhile.
+                // The agent may have returned meanwhile.
                 (RequestEnd::Answered(200), Ask::Unbind) => {
                     self.wants = self.wants.filter(|wants| *wants != ask)
                 }
@@ -359,7 +360,7 @@ impl Registrant {
     }
 }
 
-/// Contacts of a 200, with the seconds that they have left.
+/// Contacts of a 200, with their remaining seconds.
 fn contacts(view: &View<'_>) -> Vec<(String, u32)> {
     let values = view.all("Contact").flat_map(|line| line.split(", <"));
     values

@@ -1,4 +1,4 @@
-//! The client transaction of a request that is no INVITE (RFC 3261 §17.1.2).
+//! The client transaction of requests other than INVITE (RFC 3261 §17.1.2).
 
 use std::net::SocketAddr;
 
@@ -12,13 +12,13 @@ pub(crate) struct ClientRequest {
     pub(crate) branch: String,
     pub(crate) to: SocketAddr,
     pub(crate) text: String,
-    /// A provisional answer came: timer E goes on at T2.
+    /// Whether a provisional response came: timer E then continues at T2.
     pub(crate) proceeding: bool,
     sent: u32,
 }
 
 impl ClientRequest {
-    /// To be begun.
+    /// A transaction that has not begun.
     pub(crate) fn new(call: u32, purpose: Purpose, branch: String, to: SocketAddr, text: String) -> Self {
         Self {
             call,
@@ -31,7 +31,7 @@ impl ClientRequest {
         }
     }
 
-    /// First sending, timers E and F.
+    /// Sends the request for the first time, and starts timers E and F.
     pub(crate) fn begin(&mut self, core: &mut Core) {
         core.start(TIME_OUT, Timer::RequestGivenUp(self.branch.clone(), self.purpose));
         self.send_again(core);

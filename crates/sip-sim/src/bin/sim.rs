@@ -1,8 +1,8 @@
 //! `make sim`: many seeds, on all cores, until one breaks a rule or they are through.
 //!
-//! `SEEDS=FROM..TO` says which, `MINUTES=N` for how long (from a seed that the clock chooses);
-//! `SEED=N` runs one and prints its ladder, `SCENARIO=FILE` one that was written down. The first
-//! failing seed is printed last, made smaller, with what runs it again.
+//! `SEEDS=FROM..TO` names the seeds, `MINUTES=N` limits the time (from a seed chosen by the clock). `SEED=N`
+//! runs one seed and prints its ladder, `SCENARIO=FILE` a scenario from a file. The first failing seed is
+//! printed last, made smaller, with the command that repeats it.
 
 #![expect(
     clippy::print_stdout,
@@ -25,22 +25,22 @@ use sip_sim::network::check::Violation;
 use sip_sim::network::scenario::Scenario;
 use sip_sim::network::{Outcome, play, shrink::shrink};
 
-/// What servers hold when everything is over is counted to the byte.
+/// An allocator that counts, so that memory of servers when everything is over is known to the byte.
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Seeds where nobody says which.
+/// Seeds that are run by default.
 const SEEDS: Range<u64> = 0..500;
-/// Runs that making a failure smaller may take.
+/// Most runs for making a failure smaller.
 const SHRINK_RUNS: usize = 600;
-/// Failing seeds after which nothing more is looked for.
+/// Number of failing seeds after which the search stops.
 const MOST_FAILURES: usize = 20;
 
-/// What is to be run.
+/// The seeds to be run.
 struct Wanted {
     seeds: Range<u64>,
     until: Option<Instant>,
-    /// Only seeds that break this rule count, and the first of them is enough.
+    /// The rule whose violation counts. If it is given, the first failing seed is enough.
     rule: Option<String>,
 }
 
@@ -90,7 +90,7 @@ fn wanted() -> Result<Wanted, String> {
         .ok_or(format!("SEEDS is no FROM..TO: {text}"))
 }
 
-/// Runs a scenario; a panic is a broken rule as well.
+/// Runs a scenario; a panic counts as a broken rule.
 fn judge(scenario: Scenario) -> Result<Outcome, Violation> {
     catch_unwind(AssertUnwindSafe(|| play(scenario))).map_err(|panic| {
         let text = panic
@@ -108,7 +108,7 @@ fn violations(scenario: Scenario) -> Vec<Violation> {
     }
 }
 
-/// Runs the seeds on all cores; what failed, by seed, and how many were run.
+/// Runs the seeds on all cores. Returns the failures by seed, and the number of runs.
 fn run_all(wanted: &Wanted) -> (BTreeMap<u64, Vec<Violation>>, u64, u64) {
     let next = AtomicU64::new(wanted.seeds.start);
     let (runs, messages) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -171,7 +171,7 @@ fn replay(scenario: Scenario) -> ExitCode {
     }
 }
 
-/// Makes the failure of `seed` smaller, prints its ladder and writes it down.
+/// Makes the failure of `seed` smaller, prints its ladder and writes it to a file.
 fn explain(seed: u64, rule: &str, dir: &Path) -> Option<PathBuf> {
     println!("making seed {seed} smaller ({rule})");
     let breaks = |scenario: &Scenario| violations(scenario.clone()).iter().any(|v| v.rule == rule);
@@ -207,7 +207,7 @@ fn run() -> Result<ExitCode, String> {
     }
     let wanted = wanted()?;
     println!("seeds from {}", wanted.seeds.start);
-    // Panics are told with their seed, at the end.
+    // Panics are reported with their seed, at the end.
     std::panic::set_hook(Box::new(|_| {}));
     let start = Instant::now();
     let (failed, runs, messages) = run_all(&wanted);

@@ -1,9 +1,9 @@
-//! A disk that keeps what a real one promises, and no more: contents are safe once their file was
-//! synced, names once their directory was. A process that is killed loses nothing (the page cache
-//! lives on), a loss of power takes of everything else what chance takes, in sectors.
+//! A disk that keeps what a real one promises, and no more. Contents are safe once their file was synced,
+//! names once their directory was. A killed process loses nothing, because the page cache remains. A loss of
+//! power takes a random part of everything else, in sectors.
 //!
-//! A sync that fails does as Linux does: pages that were dirty are clean from then on, whether or
-//! not they reached the platter, can still be read, and the next sync is good.
+//! A sync that fails behaves as on Linux. Dirty pages are clean from then on, whether or not they reached the
+//! platter. They can still be read, and the next sync succeeds.
 
 mod table;
 
@@ -19,19 +19,19 @@ use sip_backend::location::parts::{Disk, SegmentFile};
 
 use crate::rng::Rng;
 
-/// What is written as a whole or not at all.
+/// Bytes that are written as a whole or not at all.
 const SECTOR: usize = 512;
 
-/// What is wrong with a disk.
+/// Faults of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Bytes for which there is room; `None`: enough.
+    /// Free bytes; `None`: unlimited.
     pub room: Option<u64>,
-    /// Syncs that fail, of a thousand.
+    /// Failing syncs, per thousand.
     pub syncs: u32,
-    /// Other changes that fail, of a thousand.
+    /// Other failing changes, per thousand.
     pub changes: u32,
-    /// Reads that fail, of a thousand.
+    /// Failing reads, per thousand.
     pub reads: u32,
 }
 
@@ -44,11 +44,11 @@ enum Change {
 
 #[derive(Clone, Debug, Default)]
 struct Inode {
-    /// What is on the platter.
+    /// Content on the platter.
     durable: Vec<u8>,
-    /// What is read: the page cache.
+    /// Content that is read: the page cache.
     cache: Vec<u8>,
-    /// What of it no sync has looked at yet.
+    /// Changes that no sync has covered yet.
     dirty: Vec<Change>,
 }
 
@@ -73,14 +73,14 @@ struct State {
     dirs: BTreeMap<u64, Dir>,
     next: u64,
     faults: Faults,
-    /// Operations until everything stops.
+    /// Number of operations until everything stops.
     stops_in: Option<u32>,
-    /// Truncations that failed.
+    /// Number of truncations that failed.
     refused_cuts: u32,
     rng: Rng,
 }
 
-/// A disk; clones are the same one.
+/// A disk; clones share it.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     state: Rc<RefCell<State>>,
@@ -122,7 +122,7 @@ impl Inode {
         }
     }
 
-    /// Of what is dirty some sectors reach the platter, and nothing more of it ever will.
+    /// Drops the dirty changes: some of their sectors reach the platter, and the rest never will.
     fn drop_dirty(&mut self, rng: &mut Rng) {
         let kept = rng.pick(&[0, 300, 700, 1_000]);
         for change in core::mem::take(&mut self.dirty) {
@@ -146,7 +146,7 @@ impl Inode {
 }
 
 impl State {
-    /// Begins an operation; an error where everything has stopped.
+    /// Begins an operation. Fails if everything has stopped.
     fn begin(&mut self) -> io::Result<()> {
         match &mut self.stops_in {
             None => Ok(()),
@@ -205,7 +205,7 @@ impl State {
         Ok(at)
     }
 
-    /// The directory of a file, and its name there.
+    /// The directory of a file, and the file's name there.
     fn place(&self, path: &Path) -> io::Result<(u64, String)> {
         let name = path.file_name().and_then(|name| name.to_str());
         let dir = self.dir(path.parent().unwrap_or(Path::new("/")))?;
@@ -240,7 +240,7 @@ impl State {
 
     fn append(&mut self, file: u64, bytes: &[u8]) -> io::Result<()> {
         let begun = self.change();
-        // What fails may have written a part.
+        // An operation that fails may have written a part.
         let part = match begun {
             Ok(()) => bytes.len(),
             Err(_) if self.stops_in == Some(0) => 0,
@@ -279,7 +279,7 @@ impl State {
         self.forget();
     }
 
-    /// Drops files that have no name any more.
+    /// Drops files without a name.
     fn forget(&mut self) {
         let dirs = self.dirs.values();
         let named: Vec<Entry> = dirs
@@ -307,23 +307,23 @@ impl SimDisk {
         }
     }
 
-    /// From now on this is wrong.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state.borrow_mut().faults = faults;
     }
 
-    /// What is wrong.
+    /// The present faults.
     pub fn faults(&self) -> Faults {
         self.state.borrow().faults
     }
 
-    /// After so many more operations the process or the machine stops in the middle of what it
-    /// does: everything fails and changes nothing, until [`SimDisk::crash`].
+    /// Stops the process or the machine after this many more operations, in the middle of one. Everything
+    /// then fails and changes nothing, until [`SimDisk::crash`].
     pub fn stop_after(&self, operations: u32) {
         self.state.borrow_mut().stops_in = Some(operations);
     }
 
-    /// The process is gone, or with `power` the machine was off.
+    /// Ends the process, or, with `power`, switches the machine off.
     pub fn crash(&self, power: bool) {
         let mut state = self.state.borrow_mut();
         state.stops_in = None;
@@ -332,12 +332,12 @@ impl SimDisk {
         }
     }
 
-    /// Truncations that failed so far.
+    /// Number of truncations that failed so far.
     pub fn refused_cuts(&self) -> u32 {
         self.state.borrow().refused_cuts
     }
 
-    /// The directory's files, without a change of anything.
+    /// The directory's files, read without side effects.
     pub fn files(&self, dir: &Path) -> Vec<(PathBuf, usize)> {
         let state = self.state.borrow();
         let Ok(found) = state.dir(dir) else {
@@ -352,7 +352,7 @@ impl SimDisk {
             .collect()
     }
 
-    /// Whether a loss of power would leave a file with these bytes in it, and its name.
+    /// Whether a file with these bytes, and its name, would survive a loss of power.
     pub fn keeps(&self, bytes: &[u8]) -> bool {
         let state = self.state.borrow();
         let named = state.dirs.values().flat_map(|dir| dir.durable.values());
@@ -365,7 +365,7 @@ impl SimDisk {
             .any(|inode| has(&inode.durable))
     }
 
-    /// A bit of a file turns, on the platter and in the cache.
+    /// Flips a bit of a file, on the platter and in the cache.
     pub fn flip(&self, path: &Path, at: usize, bit: u32) {
         let mut state = self.state.borrow_mut();
         let Ok(file) = state.file(path) else { return };
@@ -377,8 +377,8 @@ impl SimDisk {
         }
     }
 
-    /// A transaction of a database: it is done as a whole or not at all. Whether it is done, and
-    /// what its owner hears; where everything stops meanwhile, the one need not be the other.
+    /// A transaction of a database, which is done as a whole or not at all. Returns whether it is done, and
+    /// the result for its owner. If everything stops meanwhile, the two may differ.
     fn transaction(&self) -> (bool, io::Result<()>) {
         let mut state = self.state.borrow_mut();
         if state.stops_in == Some(0) {
@@ -528,7 +528,7 @@ mod tests {
         disk
     }
 
-    /// What is found of a file after a loss of power, over many seeds.
+    /// Contents of a file after a loss of power, over many seeds.
     fn after_power(write: impl Fn(&SimDisk)) -> std::collections::BTreeSet<Option<Vec<u8>>> {
         (0..60)
             .map(|seed| {

@@ -1,5 +1,5 @@
-//! The table of registrations on a simulated disk: transactions are atomic, and durable once they
-//! were said to be. What an SQLite file is beside that is not simulated.
+//! The table of registrations on a simulated disk. Transactions are atomic, and durable once they are
+//! confirmed. No other property of an SQLite file is simulated.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use sip_core::location::AorRecord;
 
 use super::SimDisk;
 
-/// One address-of-record as it was written.
+/// One address-of-record as written.
 #[derive(Clone, Debug)]
 struct Row {
     record: AorRecord,
-    /// Names of the sockets that its listener ids index.
+    /// Names of the sockets that the record's listener ids index.
     listeners: Vec<Box<[u8]>>,
     version: u64,
 }
@@ -23,11 +23,11 @@ struct Row {
 #[derive(Clone, Debug, Default)]
 struct Rows {
     rows: BTreeMap<Box<[u8]>, Row>,
-    /// Version and Unix second.
+    /// Version and Unix second of each deletion.
     deleted: BTreeMap<Box<[u8]>, (u64, u64)>,
 }
 
-/// The table; clones are the same one.
+/// The table; clones share it.
 #[derive(Clone, Debug)]
 pub struct SimTable {
     rows: Rc<RefCell<Rows>>,
@@ -126,7 +126,7 @@ impl Table for SimTable {
     }
 }
 
-/// All of a [`SimTable`], as it was when it was asked for.
+/// A copy of a [`SimTable`], as of the call.
 #[derive(Debug)]
 pub struct SimPart {
     rows: BTreeMap<Box<[u8]>, Row>,

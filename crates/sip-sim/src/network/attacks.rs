@@ -1,4 +1,4 @@
-//! What the stranger ([`super::stranger`]) does: kinds of attacks, and those that a seed stands for.
+//! Attacks of the stranger ([`super::stranger`]): their kinds, and those of a seed.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,50 +6,52 @@ use super::scenario::{DOMAINS, USERS};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
-/// An attack of the stranger: somebody with an address of his own who hears what phones send by UDP,
-/// and can send in the name of any address.
+/// An attack of the stranger, a host with an address of its own. The stranger overhears what phones send by
+/// UDP, and can send from any forged address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttackPlan {
-    /// When.
+    /// When the attack begins.
     pub at: Micros,
-    /// To which server; what was overheard goes where it went.
+    /// The attacked server. An overheard message goes to its own destination instead.
     pub server: usize,
-    /// What.
+    /// Kind of the attack.
     pub attack: Attack,
 }
 
 /// Kinds of attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Attack {
-    /// A request of his own, of this kind, to this user: an index into [`USERS`].
+    /// A request of the stranger's own to this user: an index into [`USERS`].
     Probe {
-        /// Which kind.
+        /// Kind of the request.
         kind: u8,
-        /// To whom.
+        /// The called user.
         user: usize,
     },
-    /// The same in the name of a phone, for the server to answer it.
+    /// The same request from the forged address of a phone, to which the server then responds.
     Spoof {
-        /// Which kind.
+        /// Kind of the request.
         kind: u8,
-        /// To whom.
+        /// The called user.
         user: usize,
-        /// Whose address he writes.
+        /// The phone whose address is forged.
         phone: usize,
     },
-    /// A request that seems to be in a dialog of the server's, to the phone with this place.
+    /// A request to this phone that seems to be in a dialog of the server's.
     ForgedRoute {
-        /// Which phone.
+        /// The phone's index.
         phone: usize,
     },
-    /// The next request with credentials that he hears, this much later from his own address.
+    /// A copy of the next overheard request with credentials, sent `after` it from the stranger's own
+    /// address.
     Borrow {
-        /// How much.
+        /// Delay of the copy.
         after: Micros,
     },
-    /// The same in the name of its sender, as another request.
+    /// A copy of the next overheard request with credentials, sent from its sender's forged address as
+    /// another request.
     Replay {
-        /// How much.
+        /// Delay of the copy.
         after: Micros,
     },
     /// A request of the other side of the next dialog that the stranger hears, sent `after` it: with the tags exchanged
@@ -57,27 +59,28 @@ pub enum Attack {
     Exchange {
         /// The called user, an index into [`USERS`]; absent: a message.
         user: Option<usize>,
-        /// How much later.
+        /// Delay of the request.
         after: Micros,
     },
     /// A CANCEL for the next INVITE that the stranger hears, sent `after` it from the stranger's own address.
     Cancel {
-        /// How much later.
+        /// Delay of the CANCEL.
         after: Micros,
     },
     /// The next request of a phone with credentials, sent `after` it with the same count of the nonce and another
     /// Call-ID, Contact, To and body.
     Change {
-        /// In the name of its sender and with its branch; else from the stranger's own address, with another branch.
+        /// Whether the copy has its sender's forged address and branch; otherwise the stranger's address and
+        /// another branch.
         forged: bool,
-        /// How much later.
+        /// Delay of the copy.
         after: Micros,
     },
     /// A call to the stranger's account in a domain. All contacts of the account lead where no call may go.
     Lure {
-        /// Which domain.
+        /// Index of the domain.
         domain: usize,
-        /// They lead to the gateway, else back to the server.
+        /// Whether the contacts lead to the gateway; otherwise back to the server.
         gateway: bool,
     },
     /// A call to `user` in the name of the server, with a Via on top as the server itself writes it.
@@ -87,28 +90,29 @@ pub enum Attack {
         /// Hash in the branch of that Via.
         hash: u64,
     },
-    /// So many requests at once, each with a response of its own.
+    /// This many requests at once, each with a response of its own.
     Flood {
-        /// How many.
+        /// Number of requests.
         count: u32,
-        /// The server in whose name they come; absent: the stranger's own.
+        /// The server whose address is forged; absent: the stranger's own address.
         named: Option<usize>,
     },
-    /// This long after the next REGISTER by which somebody leaves the last one by which he came, as it
-    /// was: a datagram that was held up.
+    /// A copy of the last REGISTER that bound a phone, sent this long after the next REGISTER by which a
+    /// phone unbinds. The copy is unchanged, like a delayed datagram.
     LateCopy {
-        /// How much.
+        /// Delay of the copy.
         after: Micros,
     },
 }
 
-/// From a generator of their own: whoever takes them out changes nothing else.
+/// The attacks of a seed, from a random generator of their own, so that a scenario without them is otherwise
+/// the same.
 pub(super) fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros) -> Vec<AttackPlan> {
     let mut rng = Rng::new(seed ^ 0x6576_696c);
     let count = rng.pick(&[0, 0, 4, 12, 24]);
     let mut attacks: Vec<AttackPlan> = (0..count)
         .map(|_| {
-            // Soon, or about when a nonce ends ([`super::server::config`]).
+            // Soon, or about when a nonce expires ([`super::server::config`]).
             let latest = rng.pick(&[0, 500 * MS, 20 * SECOND]);
             let late = rng.chance(300).then(|| rng.between(58 * SECOND, 63 * SECOND));
             let after = late.unwrap_or_else(|| rng.between(0, latest));
@@ -133,7 +137,7 @@ pub(super) fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros)
             }
         })
         .collect();
-    // What others do stays as it would be without these.
+    // All other attacks remain as they would be without these.
     for _ in 0..count / 4 {
         attacks.push(AttackPlan {
             at: rng.between(0, heal_at + 30 * SECOND),
@@ -151,7 +155,7 @@ pub(super) fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros)
     attacks
 }
 
-/// The stranger's attacks on others' dialogs and calls, and probes whose refusal lists much. They have a random
+/// Attacks on dialogs and calls of other parties, and probes whose refusal lists much. They have a random
 /// generator of their own, so that a seed still makes the same other attacks.
 fn dialog_attacks(seed: u64, servers: usize, heal_at: Micros, count: usize) -> Vec<AttackPlan> {
     let mut rng = Rng::new(seed ^ 0x6d61_726b);
@@ -177,8 +181,8 @@ fn dialog_attacks(seed: u64, servers: usize, heal_at: Micros, count: usize) -> V
     plans.collect()
 }
 
-/// The stranger's attacks on what a server trusts: counts of nonces, contacts of its users, and itself. They have a
-/// random generator of their own as well.
+/// Attacks on what a server trusts: counts of nonces, contacts of its users, and the server itself. They have
+/// a random generator of their own, too.
 fn trust_attacks(seed: u64, servers: usize, heal_at: Micros, count: usize) -> Vec<AttackPlan> {
     let mut rng = Rng::new(seed ^ 0x7472_7573);
     let attack = |rng: &mut Rng| match rng.between(0, 9) {

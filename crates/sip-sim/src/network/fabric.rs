@@ -1,8 +1,8 @@
-//! The network between the nodes: what becomes of each datagram and of each piece of a connection.
+//! The network between the nodes: the fate of each datagram and of each piece of a connection.
 //!
-//! Every decision is drawn from a generator of its own, keyed by the seed, the link and the number
-//! of the message on it: where a call or a fault is taken out of a scenario, the fate of what goes
-//! over other links stays as it was, and a failure can be made smaller.
+//! Every decision is drawn from a random generator of its own, keyed by the seed, the link and the number of
+//! the message on it. If a call or a fault is taken out of a scenario, the fate of messages on other links
+//! stays as it was. So a failure can be made smaller.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use super::scenario::LinkPlan;
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
-/// TCP gives up on what nobody acknowledges for this long.
+/// Time without acknowledgement after which TCP gives up.
 pub(super) const USER_TIMEOUT: Micros = 30 * SECOND;
 
-/// Nothing passes between two nodes.
+/// A partition: nothing passes between two nodes.
 #[derive(Clone, Copy, Debug)]
 struct Partition {
     between: (NodeId, NodeId),
@@ -27,7 +27,7 @@ struct Partition {
 pub struct Fabric {
     seed: u64,
     links: BTreeMap<(NodeId, NodeId), LinkPlan>,
-    /// Datagrams sent on each link so far, and the latest arrival.
+    /// Number of datagrams sent on each link so far, and the latest arrival.
     sent: BTreeMap<(NodeId, NodeId), (u64, Micros)>,
     partitions: Vec<Partition>,
     healed: bool,
@@ -36,26 +36,26 @@ pub struct Fabric {
 /// One end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
-    /// Whose.
+    /// The node of this end.
     pub node: NodeId,
-    /// Its address.
+    /// The address of this end.
     pub address: SocketAddr,
-    /// It takes and sends no more.
+    /// Whether this end is closed: it takes and sends no more.
     pub closed: bool,
-    /// When the last that was sent to it arrives.
+    /// When the last bytes sent to this end arrive.
     last: Micros,
 }
 
 /// A connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipe {
-    /// Who opened it, then who was asked.
+    /// The end that opened the connection, then the other.
     pub ends: [End; 2],
     pieces: u64,
 }
 
 impl Pipe {
-    /// From one to the other; neither knows yet.
+    /// A connection from the first end to the second, of which neither knows yet.
     pub fn new(ends: [(NodeId, SocketAddr); 2], now: Micros) -> Self {
         Self {
             ends: ends.map(|(node, address)| End {
@@ -68,23 +68,23 @@ impl Pipe {
         }
     }
 
-    /// Which end a node has; of a node that is connected with itself the one that opened it.
+    /// Index of the end of a node; for a node connected with itself, the end that opened the connection.
     pub fn side_of(&self, node: NodeId) -> usize {
         usize::from(self.ends[0].node != node)
     }
 
-    /// Whether neither end wants anything of it.
+    /// Whether both ends are closed.
     pub fn is_over(&self) -> bool {
         self.ends.iter().all(|end| end.closed)
     }
 }
 
-/// What becomes of bytes on a connection.
+/// Fate of bytes on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// They arrive in these pieces: when, and how many bytes.
+    /// The bytes arrive in these pieces: when, and how many.
     Pieces(Vec<(Micros, usize)>),
-    /// Nobody acknowledges them: both ends give up at this time.
+    /// The bytes are not acknowledged: both ends give up at this time.
     GivenUp(Micros),
 }
 
@@ -96,7 +96,7 @@ fn mix(parts: [u64; 4]) -> u64 {
 }
 
 impl Fabric {
-    /// A network of these links; where none is given a link is perfect.
+    /// A network of these links; a link without a plan is perfect.
     pub fn new(seed: u64, links: &[LinkPlan]) -> Self {
         Self {
             seed,
@@ -107,7 +107,7 @@ impl Fabric {
         }
     }
 
-    /// From now on every link is perfect.
+    /// Makes every link perfect from now on.
     pub fn heal(&mut self) {
         self.healed = true;
         self.partitions.clear();
@@ -118,19 +118,19 @@ impl Fabric {
         self.healed
     }
 
-    /// Nothing passes between these two until then.
+    /// Parts two nodes until `until`.
     pub fn part(&mut self, between: (NodeId, NodeId), until: Micros) {
         self.partitions.push(Partition { between, until });
     }
 
-    /// Until when nothing passes between two nodes; `None`: it does.
+    /// Until when two nodes are parted; `None` if they are not.
     fn parted_until(&self, now: Micros, a: NodeId, b: NodeId) -> Option<Micros> {
         let between = |p: &&Partition| p.between == (a, b) || p.between == (b, a);
         let open = self.partitions.iter().filter(between).map(|p| p.until);
         open.filter(|until| *until > now).max()
     }
 
-    /// Whether nothing passes between two nodes now.
+    /// Whether two nodes are parted now.
     pub fn is_parted(&self, now: Micros, a: NodeId, b: NodeId) -> bool {
         self.parted_until(now, a, b).is_some()
     }
@@ -150,7 +150,7 @@ impl Fabric {
         }
     }
 
-    /// When the copies of a datagram arrive; none: it was lost.
+    /// When the copies of a datagram arrive; empty if it is lost.
     pub fn carry(&mut self, now: Micros, from: NodeId, to: NodeId) -> Vec<Micros> {
         let parted = self.is_parted(now, from, to);
         let link = self.link(from, to);
@@ -172,14 +172,14 @@ impl Fabric {
         arrivals
     }
 
-    /// How long something small takes on a link, by the number of the connection.
+    /// Time of something small on a link, by the number of the connection.
     pub fn hop(&self, from: NodeId, to: NodeId, wire: Wire, number: u64) -> Micros {
         let link = self.link(from, to);
         let mut rng = Rng::new(mix([self.seed, 1 << 40 | u64::from(wire.0), from as u64, number]));
         rng.between(link.delay.min(100), link.delay)
     }
 
-    /// What becomes of `len` bytes that the end `side` sends. TCP hides loss, not time.
+    /// Fate of `len` bytes that the end `side` sends. TCP hides loss, but not time.
     pub fn pipe(&self, now: Micros, wire: Wire, pipe: &mut Pipe, side: usize, len: usize) -> Carried {
         let (from, to) = (pipe.ends[side].node, pipe.ends[1 - side].node);
         pipe.pieces += 1;
@@ -197,7 +197,7 @@ impl Fabric {
             }
             start = until;
         }
-        // What was lost is sent again a round trip later at best.
+        // Lost bytes are sent again a round trip later at best.
         let again = if rng.chance(link.loss) { 200 * MS } else { 0 };
         let cut = if len > 1 && rng.chance(300) {
             rng.between(1, len as u64 - 1) as usize
@@ -217,7 +217,7 @@ impl Fabric {
         Carried::Pieces(pieces)
     }
 
-    /// When the other end hears that `side` has closed.
+    /// When the other end learns that `side` has closed.
     pub fn close(&self, now: Micros, wire: Wire, pipe: &mut Pipe, side: usize) -> Micros {
         let (from, to) = (pipe.ends[side].node, pipe.ends[1 - side].node);
         pipe.pieces += 1;
@@ -262,7 +262,7 @@ mod tests {
         assert!(at <= MS, "{at}");
     }
 
-    /// The fate of a message does not depend on what goes over other links.
+    /// The fate of a message does not depend on messages on other links.
     #[test]
     fn links_draw_apart() {
         let alone: Vec<_> = {

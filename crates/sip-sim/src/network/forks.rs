@@ -1,16 +1,16 @@
-//! Users who have several phones: which they are, and what each does with a call that comes to all of
-//! them. Drawn from a generator of its own after everything else.
+//! Users with several phones, and the reaction of each phone to a call for all of them. Drawn from a random
+//! generator of their own after everything else.
 
 use super::links::{LinkPlan, Worst};
 use super::scenario::{BranchPlan, GATEWAY_USER, NetCall, Reaction, Scenario, Trouble, TroublePlan, phone};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
-/// The most phones of one user.
+/// Most phones of one user.
 const MOST_PHONES: u64 = 3;
 
 impl Scenario {
-    /// The phones of one user, by their places.
+    /// The phones of one user, by their indexes.
     pub fn phones_of(&self, user: usize) -> impl Iterator<Item = usize> + '_ {
         let places = self.phones.iter().enumerate();
         places
@@ -18,19 +18,19 @@ impl Scenario {
             .map(|(place, _)| place)
     }
 
-    /// How many a user has, at most.
+    /// Most phones that a user of the scenario has.
     pub fn most_phones(&self) -> usize {
         let of_users = (0..=GATEWAY_USER).map(|user| self.phones_of(user).count());
         of_users.max().unwrap_or(0)
     }
 
-    /// The phones that a call may come to.
+    /// The phones to which a call may come.
     pub fn callees(&self, call: &NetCall) -> impl Iterator<Item = usize> + '_ {
         self.phones_of(self.phones[call.to].user)
     }
 }
 
-/// A third of all scenarios has such users.
+/// Gives users several phones, in a third of all scenarios.
 pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
     let mut rng = Rng::new(scenario.seed ^ 0x666f_726b_6564);
     if !rng.chance(400) {
@@ -59,7 +59,7 @@ pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
     }
     for place in 0..scenario.calls.len() {
         let mut call = scenario.calls[place];
-        // More calls to who has several phones, and from all of them.
+        // More calls to users with several phones, and from all of these.
         let to = rng.pick(&forked);
         if rng.chance(600) && scenario.phones[to].user != scenario.phones[call.from].user {
             call.to = to;
@@ -85,14 +85,14 @@ pub(super) fn links(rng: &mut Rng, scenario: &mut Scenario) {
     let nodes = scenario.node_of_phone(scenario.phones.len());
     let servers = scenario.servers.len();
     let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
-    // Phones do not speak with each other.
+    // Phones do not send to each other.
     let pairs = pairs.filter(|(from, to)| from != to && (*from < servers || *to < servers));
     for (from, to) in pairs.filter(|pair| !known.contains(pair)) {
         scenario.links.push(most.link(rng, from, to));
     }
 }
 
-/// Something goes wrong with one of the phones.
+/// Adds troubles of some of the phones.
 fn troubles(rng: &mut Rng, scenario: &mut Scenario) {
     for _ in 0..rng.pick(&[0, 0, 1, 2]) {
         let place = rng.between(0, scenario.phones.len() as u64 - 1) as usize;
@@ -113,26 +113,26 @@ fn troubles(rng: &mut Rng, scenario: &mut Scenario) {
     scenario.troubles.sort_by_key(|t| t.at);
 }
 
-/// What goes on among the phones of who is called.
+/// Pattern of the reactions of the called user's phones.
 #[derive(Clone, Copy)]
 enum Mood {
-    /// One answers while the others ring.
+    /// One phone answers while the others ring.
     OneAnswers,
-    /// Several answer at nearly the same time.
+    /// Several phones answer at nearly the same time.
     AllAnswer,
-    /// Nobody wants it.
+    /// All phones refuse.
     AllRefuse,
-    /// One wants it nowhere, the others ring.
+    /// One phone declines for all (6xx), the others ring.
     OneDeclines,
-    /// One is busy, the others ring.
+    /// One phone is busy, the others ring.
     OneIsBusy,
-    /// They ring until the caller gives up.
+    /// The phones ring until the caller gives up.
     AllRing,
-    /// Each does something.
+    /// Each phone reacts by itself.
     Any,
 }
 
-/// Draws what each phone does with a call.
+/// Draws the reaction of each phone to a call.
 fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
     let mood = rng.pick(&[
         Mood::OneAnswers,
@@ -168,7 +168,7 @@ fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
         };
         let speaks = reaction != Reaction::Silent;
         let ring_after = (speaks && rng.chance(800)).then(|| rng.between(0, 800 * MS));
-        // RFC 3261 §17.2.1: who will not ring at once says 100.
+        // RFC 3261 §17.2.1: a phone that does not ring at once sends 100.
         let trying = speaks && (rng.chance(300) || ring_after.is_none());
         if phone == call.to {
             (call.trying, call.ring_after, call.reaction) = (trying, ring_after, reaction);
@@ -221,7 +221,7 @@ mod tests {
         assert!((250..420).contains(&some), "{some}");
     }
 
-    /// What was written down before users had several phones can be played still.
+    /// A scenario from before users had several phones can still be read and played.
     #[test]
     fn an_older_scenario_is_read() {
         let is_plain = |s: &Scenario| {

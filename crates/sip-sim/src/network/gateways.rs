@@ -1,5 +1,6 @@
-//! A group of gateways: user agents that do not register, to which a rule of one server leads. The server tries one after
-//! the other: after a 503, after some silence, and if a gateway cannot be reached. Drawn from a generator of its own.
+//! A group of gateways: user agents that do not register, to which a rule of one server leads. The server
+//! tries one after the other: after a 503, after some silence, or if a gateway cannot be reached. Drawn from
+//! a random generator of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,27 +11,27 @@ use super::scenario::{
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
-/// The user of which the gateways are the phones.
+/// The user whose phones are the gateways.
 pub const GATEWAY_USER: usize = USERS.len();
-/// The domain that leads to them.
+/// The domain that leads to the gateways.
 pub(super) const DOMAIN: &str = "gateways.example";
-/// Whom a caller calls there.
+/// The number that callers call there.
 pub(super) const NUMBER: &str = "0019005550123@gateways.example";
-/// The most gateways.
+/// Most gateways.
 const MOST: u64 = 5;
 
-/// A group.
+/// A group of gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewaysPlan {
-    /// The server that has it. It keeps state.
+    /// The server with the group. It keeps state.
     pub server: usize,
-    /// How calls are shared out.
+    /// Distribution of calls.
     pub sharing: Sharing,
-    /// After this much silence the next one is tried.
+    /// Silence after which the next gateway is tried.
     pub reply_timeout: Micros,
 }
 
-/// As [`sip_core::dispatcher::Distribution`].
+/// Distribution of calls, as [`sip_core::dispatcher::Distribution`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sharing {
     /// In turn.
@@ -39,9 +40,9 @@ pub enum Sharing {
     Weighted,
     /// By a hash of Call-ID.
     CallId,
-    /// To the one with the fewest calls.
+    /// To the gateway with the fewest calls.
     LeastLoad,
-    /// To the first that is there.
+    /// To the first available gateway.
     Priority,
 }
 
@@ -51,7 +52,7 @@ impl Scenario {
         self.phones[call.to].user == GATEWAY_USER
     }
 
-    /// Whether a member of the group may say nothing until the next one has its turn.
+    /// Whether a member of the group may send nothing until the next one has its turn.
     pub fn may_be_late(&self, call: &NetCall, phone: usize) -> bool {
         let plan = self.branch_plan(call, phone);
         let decides = match plan.reaction {
@@ -68,7 +69,7 @@ impl Scenario {
     }
 }
 
-/// A quarter of all scenarios has a group, to which half of the calls go.
+/// Adds a group, to a quarter of all scenarios. Half of the calls go to the group.
 pub(super) fn group(scenario: &mut Scenario) {
     let mut rng = Rng::new(scenario.seed ^ 0x6761_7465);
     if !rng.chance(250) {
@@ -115,7 +116,7 @@ pub(super) fn group(scenario: &mut Scenario) {
     }
 }
 
-/// A gateway is away for a while, or its network is.
+/// Takes a gateway, or its network, away for a while.
 fn troubles(rng: &mut Rng, scenario: &mut Scenario, first: usize) {
     for _ in 0..rng.pick(&[0, 0, 1, 2]) {
         let place = rng.between(first as u64, scenario.phones.len() as u64 - 1) as usize;
@@ -137,7 +138,7 @@ fn troubles(rng: &mut Rng, scenario: &mut Scenario, first: usize) {
     scenario.troubles.sort_by_key(|t| t.at);
 }
 
-/// Draws what each gateway does with a call.
+/// Draws the reaction of each gateway to a call.
 fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
     let latest = rng.pick(&[0, 300 * MS, 3 * SECOND, 25 * SECOND]);
     let gateways: Vec<usize> = scenario.callees(call).collect();
@@ -151,7 +152,7 @@ fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
             _ => Reaction::Silent,
         };
         let speaks = reaction != Reaction::Silent;
-        // Some say nothing until the next one has its turn.
+        // Some gateways send nothing until the next one has its turn.
         let is_late = rng.chance(300);
         let latest = if is_late { 12 * SECOND } else { 800 * MS };
         let ring_after = (speaks && (is_late || rng.chance(800))).then(|| rng.between(0, latest));

@@ -1,18 +1,18 @@
-//! Servers that hear no more than so many messages of one source, and floods of the stranger against them. Drawn from a
-//! generator of its own.
+//! Servers with a limit on the messages of one source, and floods of the stranger against them. Drawn from a
+//! random generator of their own.
 
 use super::attacks::{Attack, AttackPlan};
 use super::scenario::{Scenario, SourceLimit};
 use crate::clock::SECOND;
 use crate::rng::Rng;
 
-/// More than any phone sends here.
+/// A limit above what any phone sends here.
 const LIMIT: SourceLimit = SourceLimit { rate: 20, burst: 80 };
-/// Messages of one flood.
+/// Least and most messages of one flood.
 const FLOOD: (u64, u64) = (100, 250);
 
-/// A quarter of all servers has the limit. One that has to look its next hop up has none: as long as there is one, the
-/// server asks for the next hop's address every five minutes, and no run would end.
+/// Sets the limit for a quarter of all servers. A server that has to look its next hop up has none: while a
+/// limit is set, the server looks up the next hop's address every five minutes, and no run would end.
 pub(super) fn limits(scenario: &mut Scenario) {
     let mut rng = Rng::new(scenario.seed ^ 0x666c_6f6f);
     let servers = scenario.servers.len();
@@ -23,7 +23,7 @@ pub(super) fn limits(scenario: &mut Scenario) {
             continue;
         }
         plan.limit = Some(LIMIT);
-        // Else there is no stranger, and its node would be new.
+        // Without attacks there is no stranger, and its node would be new.
         if scenario.attacks.is_empty() {
             continue;
         }
@@ -31,7 +31,7 @@ pub(super) fn limits(scenario: &mut Scenario) {
             let other = rng.between(0, servers as u64 - 1) as usize;
             let attack = Attack::Flood {
                 count: rng.between(FLOOD.0, FLOOD.1) as u32,
-                // In the name of a server that the flooded one trusts.
+                // From the forged address of a server that the flooded one trusts.
                 named: (other != server && rng.chance(300)).then_some(other),
             };
             let at = rng.between(0, latest);

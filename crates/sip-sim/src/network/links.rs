@@ -1,4 +1,4 @@
-//! How bad the links of a scenario are.
+//! Faults of the links of a scenario.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,24 +6,24 @@ use super::node::NodeId;
 use crate::clock::{MS, Micros};
 use crate::rng::Rng;
 
-/// How one directed link treats datagrams.
+/// Faults of one directed link for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkPlan {
-    /// From node.
+    /// Sending node.
     pub from: NodeId,
-    /// To node.
+    /// Receiving node.
     pub to: NodeId,
-    /// Lost, of a thousand.
+    /// Lost datagrams, per thousand.
     pub loss: u32,
-    /// Doubled, of a thousand.
+    /// Duplicated datagrams, per thousand.
     pub duplication: u32,
-    /// Longest time on the way, microseconds.
+    /// Longest delay, microseconds.
     pub delay: Micros,
-    /// Whether one may overtake another.
+    /// Whether a datagram may overtake another.
     pub reorder: bool,
 }
 
-/// How bad the links of a scenario may be.
+/// Bounds of the faults of a scenario's links.
 pub(super) struct Worst {
     pub(super) loss: u64,
     pub(super) duplication: u64,
@@ -31,7 +31,7 @@ pub(super) struct Worst {
 }
 
 impl Worst {
-    /// One of them.
+    /// A link within these bounds.
     pub(super) fn link(&self, rng: &mut Rng, from: NodeId, to: NodeId) -> LinkPlan {
         LinkPlan {
             from,
@@ -44,7 +44,7 @@ impl Worst {
     }
 }
 
-/// A link from each node to each other.
+/// Links from each node to each other.
 pub(super) fn links(rng: &mut Rng, nodes: usize) -> Vec<LinkPlan> {
     let most = Worst {
         loss: rng.pick(&[0, 0, 50, 100, 200, 300]),

@@ -1,8 +1,8 @@
-//! A call to an account of the stranger's whose contacts lead where no call may go: back to the server, or to the
-//! gateway past the rules.
+//! A call to an account of the stranger whose contacts lead where no call may go: back to the server, or to
+//! the gateway past the rules.
 //!
-//! The account registers over a connection that then ends. A call to a contact with a flow would take that flow; one
-//! without goes by the contact's address.
+//! The account registers over a connection that then ends. A call to a contact with a flow would take that
+//! flow. A call to one without a flow goes to the contact's address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,14 +12,15 @@ use super::{ACCOUNTS, GATEWAY};
 use crate::agent::Challenge;
 use crate::message::{View, bracketed};
 
-/// How the branches of these requests begin.
+/// Prefix of the branches of these requests.
 pub(super) const BRANCH: &str = "z9hG4bK-evil-lure-";
-/// Contacts that the account registers, one with each REGISTER: a small server has no room for more at one time.
+/// Number of contacts that the account registers, one with each REGISTER: a small server has no room for more
+/// at a time.
 const CONTACTS: usize = 4;
-/// Challenges that are answered; after more the attack has failed.
+/// Most challenges that are answered; after more the attack has failed.
 const MOST_CHALLENGES: u32 = 3;
 
-/// An attack of this kind until its call.
+/// An attack of this kind, until its call.
 #[derive(Debug)]
 pub(super) struct Lure {
     domain: usize,
@@ -31,23 +32,24 @@ pub(super) struct Lure {
     pub(super) received: Vec<u8>,
     challenge: Option<Challenge>,
     challenges: u32,
-    /// Contacts that have had their response.
+    /// Number of contacts whose REGISTER has a response.
     done: usize,
     cseq: u32,
     serial: u32,
 }
 
-/// What follows a response to a REGISTER.
+/// The next step after a response to a REGISTER.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// This REGISTER.
+    /// Send this REGISTER.
     Register(String),
-    /// The connection ends, and then comes this call.
+    /// Close the connection, and then send this call.
     Call(Output),
 }
 
 impl Lure {
-    /// The account in a domain calls from `own`, at the domain's `server`. `serial` tells its requests from others.
+    /// An attack of the account in a domain from `own`, at the domain's `server`. `serial` distinguishes its
+    /// requests from others.
     pub(super) const fn new(
         (own, server): (SocketAddr, SocketAddr),
         domain: usize,
@@ -87,7 +89,7 @@ impl Lure {
         }
     }
 
-    /// From, Call-ID and the like.
+    /// A request with From, Call-ID and the other header fields.
     fn request(&mut self, method: &str, uri: &str, transport: &str, more: &str) -> String {
         self.cseq += 1;
         let (own, n, cseq, aor) = (self.own, self.serial, self.cseq, ACCOUNTS[self.domain]);
@@ -109,7 +111,7 @@ impl Lure {
         self.request("REGISTER", &uri, "TCP", &more)
     }
 
-    /// What follows this response; `None`: the attack has failed.
+    /// The next step after this response; `None` if the attack has failed.
     pub(super) fn response(&mut self, view: &View<'_>) -> Option<Next> {
         match view.status()? {
             ..200 => return None,
@@ -122,7 +124,7 @@ impl Lure {
                 return Some(Next::Register(self.register()));
             }
             200 => {}
-            // There may be no room for more.
+            // The server may have no room for more contacts.
             _ if self.done > 0 => return Some(Next::Call(self.call())),
             _ => return None,
         }
@@ -149,7 +151,7 @@ impl Lure {
     }
 }
 
-/// The ACK to the failure of such a call: without it the server would send the failure again.
+/// The ACK to a failure of such a call, without which the server would repeat the failure.
 pub(super) fn ack(view: &View<'_>) -> Option<String> {
     let is_failure = view.status().is_some_and(|status| status >= 300) && view.method() == "INVITE";
     if !is_failure || !view.branch().starts_with(BRANCH) {

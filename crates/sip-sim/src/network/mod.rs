@@ -1,10 +1,10 @@
-//! Whole networks: phones that register and call each other over UDP, TCP and WebSocket, one or
-//! more servers as homes of their domains and in between, each with workers, a name service, a
-//! subscriber table and a disk; and everything that can go wrong with these.
+//! Whole networks: phones that register and call each other over UDP, TCP and WebSocket, and one or more
+//! servers. Servers are homes of domains or lie in between. Each has workers, a name service, a subscriber
+//! table and a disk. Everything can fail.
 //!
-//! [`scenario`] says what a seed stands for, [`world`] plays it, [`server`] is the real core with
-//! what the shell puts around it, [`phone`] the model user agent, and [`check`] holds the rules.
-//! [`shrink`] makes a scenario that breaks a rule smaller.
+//! [`scenario`] has the scenario of a seed, [`world`] plays it. [`server`] is the real core with a model of
+//! the shell around it, [`phone`] the model user agent, and [`check`] has the rules. [`shrink`] makes a
+//! scenario that breaks a rule smaller.
 
 mod attacks;
 pub mod check;
@@ -38,13 +38,13 @@ use crate::trace::{Log, Station};
 
 /// The servers' network: address and prefix length.
 pub const SERVER_NET: ([u8; 4], u8) = ([192, 0, 2, 0], 24);
-/// That of the phones.
+/// The phones' network: address and prefix length.
 pub const PHONE_NET: ([u8; 4], u8) = ([198, 51, 100, 0], 24);
 
-/// Where the stranger is.
+/// Address of the stranger.
 pub const STRANGER: [u8; 4] = [203, 0, 113, 66];
 
-/// A gateway that is in a group of every server. No rule leads to that group, so nothing may come here.
+/// A gateway in a group of every server. No rule leads to that group, so nothing may come here.
 pub const GATEWAY: [u8; 4] = [192, 0, 2, 200];
 
 /// The stranger's account in each domain.
@@ -58,23 +58,23 @@ pub fn server_ip(server: usize) -> IpAddr {
     IpAddr::from([192, 0, 2, 1 + server as u8])
 }
 
-/// Address of a phone, by its place in the scenario.
+/// Address of a phone, by its index in the scenario.
 pub fn phone_ip(phone: usize) -> IpAddr {
     IpAddr::from([198, 51, 100, 10 + phone as u8])
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was played.
+    /// The played scenario.
     pub scenario: Scenario,
-    /// Who is who.
+    /// Names and addresses of the nodes.
     pub stations: Vec<Station>,
-    /// Everything sent.
+    /// Log of everything sent.
     pub log: Log,
-    /// What the user agents say.
+    /// Reports of the user agents.
     pub reports: Vec<CallReport>,
-    /// What is wrong; empty: nothing.
+    /// Broken rules; empty if none.
     pub violations: Vec<Violation>,
 }
 
@@ -103,7 +103,7 @@ pub fn play(scenario: Scenario) -> Outcome {
 fn nodes(scenario: &Scenario) -> Vec<(Box<dyn Node>, Station)> {
     let mut nodes: Vec<(Box<dyn Node>, Station)> = Vec::new();
     for (number, name) in SERVERS.into_iter().enumerate().take(scenario.servers.len()) {
-        // What one server draws does not depend on how many there are.
+        // The numbers drawn for one server do not depend on the number of servers.
         let rng = Rng::new(scenario.seed ^ (number as u64 + 1) << 48);
         let station = Station {
             name,

@@ -1,5 +1,5 @@
-//! What lives in the network: a machine with one process on it, sans IO. The world hands it bytes,
-//! connections and time, and takes what it wants to send.
+//! A node of the network: a machine with one process on it, sans IO. The world gives it bytes, connections
+//! and time, and takes its output.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::report::CallReport;
 /// Index of a node in its world.
 pub type NodeId = usize;
 
-/// A connection between two nodes; never used again once it is closed.
+/// Name of a connection between two nodes; never used again once the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wire(pub u32);
 
@@ -19,32 +19,32 @@ pub struct Wire(pub u32);
 pub struct Clocks {
     /// Time since the start of the run.
     pub now: Micros,
-    /// What the node takes for the time of day, milliseconds since 1970.
+    /// Time of day according to the node, milliseconds since 1970.
     pub unix_ms: u64,
 }
 
-/// Something that happens to a node.
+/// An event for a node.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// A datagram came to a local address.
     Datagram {
-        /// From there.
+        /// Source address.
         from: SocketAddr,
-        /// To this socket of ours.
+        /// Our socket.
         to: SocketAddr,
         /// Its content.
         bytes: &'a [u8],
     },
-    /// A datagram of ours came back: nobody listens there (ICMP).
+    /// A datagram of ours was refused: no process listens there (ICMP).
     Unreachable {
-        /// Where it was sent to.
+        /// Destination of the datagram.
         to: SocketAddr,
         /// Its content.
         bytes: &'a [u8],
     },
     /// A connection came to a local address, or one of ours was accepted.
     Opened {
-        /// Its name.
+        /// The connection's name.
         wire: Wire,
         /// The other end.
         peer: SocketAddr,
@@ -53,112 +53,112 @@ pub enum Input<'a> {
     },
     /// Bytes came on a connection.
     Bytes {
-        /// On which.
+        /// The connection.
         wire: Wire,
-        /// The bytes: any piece of what was sent.
+        /// Any piece of the bytes that were sent.
         bytes: &'a [u8],
     },
     /// A connection ended, or could not be opened.
     Closed {
-        /// Which.
+        /// The connection.
         wire: Wire,
     },
-    /// A datagram that another sent to a third, for who listens on the way.
+    /// A datagram between two other nodes, for a node that overhears it.
     Overheard {
-        /// From there.
+        /// Source address.
         from: SocketAddr,
-        /// To there.
+        /// Destination address.
         to: SocketAddr,
         /// Its content.
         bytes: &'a [u8],
     },
-    /// The time that [`Node::poll_timeout`] named has come.
+    /// The time-out named by [`Node::poll_timeout`] has passed.
     Timeout,
 }
 
-/// Something that a node wants to happen.
+/// An action of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a datagram.
     Datagram {
-        /// From this socket of ours.
+        /// Our socket.
         from: SocketAddr,
-        /// To there.
+        /// Destination address.
         to: SocketAddr,
         /// Its content.
         bytes: Vec<u8>,
     },
-    /// Open a connection. The node chose its name ([`WireNames`]).
+    /// Open a connection, whose name the node chose ([`WireNames`]).
     Open {
-        /// Its name.
+        /// The connection's name.
         wire: Wire,
-        /// To there.
+        /// Destination address.
         to: SocketAddr,
     },
     /// Send on a connection.
     Bytes {
-        /// On which.
+        /// The connection.
         wire: Wire,
-        /// What goes over it.
+        /// The bytes to send.
         bytes: Vec<u8>,
-        /// The SIP message in it, for the log; empty: none (a handshake, a keep-alive).
+        /// The SIP message in them, for the log; empty if there is none (a handshake, a keep-alive).
         message: Vec<u8>,
     },
     /// Close a connection.
     Close {
-        /// Which.
+        /// The connection.
         wire: Wire,
     },
 }
 
-/// A node.
+/// A node of the network.
 pub trait Node {
-    /// Something happened.
+    /// Handles an event.
     fn handle(&mut self, clocks: Clocks, input: Input<'_>);
 
-    /// The next thing that it wants.
+    /// The next action of the node.
     fn poll_output(&mut self) -> Option<Output>;
 
-    /// When it wants [`Input::Timeout`]; `None`: never, unless something happens.
+    /// When [`Input::Timeout`] is due; `None` until something happens.
     fn poll_timeout(&self) -> Option<Micros>;
 
-    /// The process ends at once; with `power` the machine does, and what no disk has said to have
-    /// is gone.
+    /// Ends the process at once. With `power` the machine goes off, and everything that no disk has confirmed
+    /// is lost.
     fn crash(&mut self, clocks: Clocks, power: bool);
 
-    /// The process starts again, with what is on disk.
+    /// Starts the process again, with the content of the disk.
     fn restart(&mut self, clocks: Clocks);
 
-    /// Another kind of thing happens to it ([`super::scenario::Trouble`]).
+    /// Applies another kind of trouble ([`super::scenario::Trouble`]).
     fn trouble(&mut self, clocks: Clocks, trouble: &super::scenario::Trouble);
 
-    /// The rule of its own that it breaks, and how, as holding more than it may; `None`: none. Asked
-    /// after each step.
+    /// The name of a rule that the node itself finds broken, such as a limit on what it holds, and how.
+    /// `None` if there is none. Called after each step.
     fn fault(&self) -> Option<(&'static str, String)> {
         None
     }
 
-    /// What it still holds although everything is over; `None`: nothing.
+    /// State that the node still holds although everything is over; `None` if there is none.
     fn leftovers(&self) -> Option<String>;
 
-    /// Ends the process. What it had on its heap that it must not have when everything is over;
-    /// `None`: nothing.
+    /// Ends the process. Returns heap memory that the process must not hold when everything is over; `None`
+    /// if there is none.
     fn end(&mut self) -> Option<String> {
         None
     }
 
-    /// What became of the calls that it took part in, for a user agent.
+    /// Reports of the calls of a user agent.
     fn calls(&self) -> Vec<CallReport> {
         Vec::new()
     }
 
-    /// The registrations that it asked for, for a user agent.
+    /// REGISTERs of a user agent.
     fn registrations(&self) -> &[Registration] {
         &[]
     }
 }
 
-/// Gives names to the connections that one node opens: they differ from every other node's.
+/// Names for the connections that one node opens. They differ from the names of every other node.
 #[derive(Debug)]
 pub struct WireNames {
     node: NodeId,
@@ -166,12 +166,12 @@ pub struct WireNames {
 }
 
 impl WireNames {
-    /// For this node.
+    /// Names of this node.
     pub const fn new(node: NodeId) -> Self {
         Self { node, next: 0 }
     }
 
-    /// A name that was not used before.
+    /// A new name.
     pub fn take(&mut self) -> Wire {
         self.next += 1;
         Wire((self.node as u32) << 20 | self.next)

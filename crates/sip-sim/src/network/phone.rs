@@ -1,5 +1,5 @@
-//! A phone of the simulated network: the model user agent, and how it is connected: by UDP, or on
-//! one connection of TCP or WebSocket, which it opens again when it is lost.
+//! A phone of the simulated network: the model user agent with its connection. That is UDP, or one connection
+//! of TCP or WebSocket, which the phone opens again if it is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -14,28 +14,28 @@ use crate::clock::{MS, Micros};
 use crate::message::View;
 use crate::report::CallReport;
 
-/// A lost connection is opened again after this.
+/// Pause before a lost connection is opened again.
 const RECONNECT_AFTER: Micros = 700 * MS;
-/// Messages that wait for the connection; of more the oldest are dropped.
+/// Most messages that wait for the connection. Beyond it the oldest are dropped.
 const MOST_WAITING: usize = 32;
-/// An identity that no phone may assert: nothing of it may come out of a server.
+/// An identity that no phone may assert: no server may send it on.
 pub const ASSERTED: &str = "P-Asserted-Identity: <sip:president@d0.example>\r\n";
 
-/// The key that WebSocket frames are masked with: any will do, they must only be masked.
+/// Masking key of WebSocket frames. Frames must be masked, but any key will do.
 const MASK: [u8; 4] = [0x5a, 0x17, 0xc3, 0x88];
-/// What opens a WebSocket (RFC 6455 §1.3 has this key).
+/// The request that opens a WebSocket (RFC 6455 §1.3 has this key).
 const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: sip.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: sip\r\n\r\n";
 
-/// How far the connection is.
+/// State of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// There is none, and none is wanted: UDP, or the phone is off.
+    /// There is no connection, and none is needed: UDP, or the phone is off.
     None,
-    /// To be opened then.
+    /// The connection is to be opened at this time.
     Down(Micros),
     Opening(Wire),
-    /// The answer to the upgrade is awaited.
+    /// The response to the upgrade is awaited.
     Upgrading(Wire),
     Up(Wire),
 }
@@ -48,10 +48,11 @@ pub struct Phone {
     local: SocketAddr,
     server: SocketAddr,
     link: Link,
-    /// It was connected before: what was registered over the old flow must be anew.
+    /// Whether the phone was connected before: bindings of the old flow must be registered anew.
     was_up: bool,
     received: Vec<u8>,
-    /// Connections that others opened to the address in its Contact, and what came on each.
+    /// Connections that servers opened to the address in the phone's Contact, with the bytes received on
+    /// each.
     accepted: BTreeMap<Wire, Vec<u8>>,
     waiting: VecDeque<String>,
     names: WireNames,
@@ -59,7 +60,7 @@ pub struct Phone {
 }
 
 impl Phone {
-    /// The phone with this place in the scenario, at `node`.
+    /// The phone with this index in the scenario, at `node`.
     pub fn new(scenario: &Scenario, place: usize, node: NodeId) -> Self {
         let plan = &scenario.phones[place];
         let aor = aor(plan.user);
@@ -73,7 +74,7 @@ impl Phone {
         let places = |number: u32| scenario.calls.iter().any(|c| c.call == number && c.from == place);
         let line = line(scenario, place, server);
         let mut agent = Agent::of(line, &scenario.call_plans(place), |call| places(call.call));
-        // A rule leads to gateways.
+        // Gateways do not register: a rule leads to them.
         if plan.user != GATEWAY_USER {
             agent.register(Registrant::new(RegistrationPlan {
                 aor,
@@ -126,7 +127,7 @@ impl Phone {
         self.waiting.push_back(outgoing.text);
     }
 
-    /// Takes what the agent wants to send.
+    /// Takes the agent's messages.
     fn collect(&mut self, now: Micros) {
         while let Some(outgoing) = self.agent.poll_transmit() {
             self.send(outgoing);
@@ -207,7 +208,7 @@ impl Phone {
         }
     }
 
-    /// What came on a connection that another opened is answered on it (RFC 3261 §18.2.2).
+    /// Handles bytes on a connection that a server opened: responses go back on it (RFC 3261 §18.2.2).
     fn accepted_bytes(&mut self, now: Micros, wire: Wire, bytes: &[u8]) {
         let Some(mut received) = self.accepted.remove(&wire) else {
             return;
@@ -233,7 +234,7 @@ impl Phone {
         self.accepted.insert(wire, received);
     }
 
-    /// The next message of what was received.
+    /// The next message in the received bytes.
     fn next_message(&mut self, wire: Wire) -> Option<String> {
         if self.speaks == Speaks::Ws {
             return self.next_frame(wire);
@@ -270,7 +271,7 @@ impl Phone {
     }
 }
 
-/// The URI that a phone registers, and is reached at.
+/// The URI that a phone registers, and by which it is reached.
 pub fn contact(scenario: &Scenario, place: usize) -> String {
     let plan = &scenario.phones[place];
     let user = aor(plan.user).split('@').next().unwrap_or_default();
@@ -306,7 +307,7 @@ fn line(scenario: &Scenario, place: usize, server: SocketAddr) -> Line {
     }
 }
 
-/// The message at the front of what came on a stream, if it is whole.
+/// Takes the first message of a stream's bytes, if it is whole.
 pub(super) fn take_message(received: &mut Vec<u8>) -> Option<String> {
     while received.starts_with(b"\r\n") {
         received.drain(..2);
@@ -325,7 +326,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// One frame of a client (RFC 6455 §5.2).
+/// A frame of a client (RFC 6455 §5.2).
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![first];
     match u16::try_from(payload.len()) {
@@ -350,7 +351,7 @@ impl Node for Phone {
     fn handle(&mut self, clocks: Clocks, input: Input<'_>) {
         let now = clocks.now;
         match input {
-            // What answers a forged copy of its requests may go to another port of its address.
+            // A response to a forged copy of the phone's requests may go to another port of its address.
             Input::Datagram { to, .. } if to != self.local => {}
             Input::Datagram { from, bytes, .. } => {
                 let text = String::from_utf8_lossy(bytes);

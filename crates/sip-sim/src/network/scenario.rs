@@ -1,5 +1,5 @@
-//! What a seed stands for: servers and how they reach each other, phones, calls, and what goes
-//! wrong. Plain data: it can be printed, read back, and made smaller piece by piece.
+//! The scenario of a seed: servers and the ways between them, phones, calls, and troubles. It is plain data,
+//! which can be printed, read back, and made smaller piece by piece.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::agent::plan::{Behaviour, CallPlan, HangUp};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
-/// Everybody who may have a phone. User `n` is of domain `n % DOMAINS`.
+/// Users that may have phones. User `n` is of domain `n % DOMAINS`.
 pub const USERS: [&str; 12] = [
     "u0@d0.example",
     "u1@d1.example",
@@ -56,17 +56,17 @@ pub fn aor(user: usize) -> &'static str {
     USERS.get(user).copied().unwrap_or(gateways::NUMBER)
 }
 
-/// Domains; each has one server as its home.
+/// Number of domains; each has one server as its home.
 pub const DOMAINS: usize = 3;
 
-/// After the faults a quiet time, in which everything from before must come to its end: timer C, and
-/// what follows it, is the longest.
+/// Quiet time after the faults, in which everything from before must end. The longest is timer C, with what
+/// follows it.
 const QUIET: Micros = 700 * SECOND;
 
 /// A whole run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// The seed of everything that is drawn during the run.
+    /// Seed of everything that is drawn during the run.
     pub seed: u64,
     /// Servers; the first nodes of the world.
     pub servers: Vec<ServerPlan>,
@@ -74,51 +74,51 @@ pub struct Scenario {
     pub homes: [usize; DOMAINS],
     /// Phones; the nodes after the servers.
     pub phones: Vec<PhonePlan>,
-    /// How links treat datagrams; the others lose nothing.
+    /// Faults of links for datagrams; links without a plan lose nothing.
     pub links: Vec<LinkPlan>,
-    /// What goes wrong, in the order of time.
+    /// Troubles in the order of time.
     pub troubles: Vec<TroublePlan>,
     /// Calls in the order of their start.
     pub calls: Vec<NetCall>,
-    /// What phones do with a call that comes to more than the one that it names.
+    /// Reactions of phones to calls that name another phone of their user.
     #[serde(default)]
     pub branches: Vec<BranchPlan>,
-    /// What the stranger does, in the order of time; nothing: there is none.
+    /// Attacks of the stranger in the order of time; if empty, there is no stranger.
     #[serde(default)]
     pub attacks: Vec<AttackPlan>,
     /// The group of gateways, if there is one. Its members are the phones of [`GATEWAY_USER`].
     #[serde(default)]
     pub gateways: Option<GatewaysPlan>,
-    /// When faults stop.
+    /// When the faults end.
     pub heal_at: Micros,
 }
 
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerPlan {
-    /// Workers of its process.
+    /// Number of the process's workers.
     pub workers: u16,
-    /// Transactions are kept (else: stateless).
+    /// Whether the server keeps transactions; otherwise it is stateless.
     pub stateful: bool,
     /// Timer C, milliseconds.
     pub c_ms: u32,
-    /// Methods that need credentials, where it is a domain's home.
+    /// Methods that need credentials, if the server is a domain's home.
     pub auth: AuthPlan,
-    /// When a REGISTER is answered.
+    /// When a REGISTER gets its response.
     pub durability: DurabilityPlan,
-    /// The server to which calls for domains of others go.
+    /// The server to which calls for foreign domains go.
     pub next: Option<NextPlan>,
-    /// Its bounds are small.
+    /// Whether the server has small bounds.
     pub tight: bool,
-    /// Longest time that its back-ends usually take, microseconds.
+    /// Longest usual time of the back-ends, microseconds.
     pub backend_us: Micros,
-    /// It stays in the path of dialogs.
+    /// Whether the server stays in the path of dialogs.
     #[serde(default = "yes")]
     pub record_route: bool,
-    /// How it challenges.
+    /// Algorithms of the server's challenges.
     #[serde(default)]
     pub challenges: Challenges,
-    /// How much it hears of one source; without it any number of messages.
+    /// Limit on the messages of one source; without it any number is processed.
     #[serde(default)]
     pub limit: Option<SourceLimit>,
 }
@@ -127,7 +127,7 @@ const fn yes() -> bool {
     true
 }
 
-/// Algorithms of a server's challenges, in their order.
+/// Algorithms of a server's challenges, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Challenges {
     /// SHA-256, then MD5.
@@ -141,32 +141,32 @@ pub enum Challenges {
     Sha512AndMd5,
 }
 
-/// Messages that one source may send to a worker.
+/// Limit on the messages that one source may send to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceLimit {
-    /// A second.
+    /// Messages a second.
     pub rate: u32,
-    /// At once.
+    /// Messages at once.
     pub burst: u32,
 }
 
-/// Who must prove who he is.
+/// Methods that are challenged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AuthPlan {
-    /// Nobody.
+    /// None.
     Off,
     /// REGISTER and INVITE.
     Calls,
-    /// These and BYE.
+    /// REGISTER, INVITE and BYE.
     ByeToo,
 }
 
-/// As [`sip_core::config::Durability`].
+/// Durability of registrations, as [`sip_core::config::Durability`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DurabilityPlan {
-    /// On disk first.
+    /// On disk before the response.
     Commit,
-    /// Written behind the answer.
+    /// Written after the response.
     Async,
     /// Not written.
     Memory,
@@ -175,15 +175,15 @@ pub enum DurabilityPlan {
 /// A way from server to server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextPlan {
-    /// Which.
+    /// The next server.
     pub server: usize,
-    /// Over TCP, else UDP.
+    /// Whether the way is over TCP; otherwise it is over UDP.
     pub tcp: bool,
-    /// By name, which the name service must resolve.
+    /// Whether the server is found by a name, which the name service must resolve.
     pub by_name: bool,
 }
 
-/// What a phone speaks.
+/// Transport of a phone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Speaks {
     /// UDP.
@@ -199,113 +199,113 @@ pub enum Speaks {
 pub struct PhonePlan {
     /// Index into [`USERS`].
     pub user: usize,
-    /// How it is connected.
+    /// The phone's transport.
     pub speaks: Speaks,
-    /// It asks for `rport` (RFC 3581).
+    /// Whether the phone asks for `rport` (RFC 3581).
     pub rport: bool,
-    /// Seconds that it wants to be registered for.
+    /// Seconds of registration that the phone requests.
     pub expires_s: u32,
-    /// When it registers first; from then on it refreshes.
+    /// When the phone registers first; from then on it refreshes.
     pub start: Micros,
-    /// When it leaves for a while, and when it comes back.
+    /// When the phone leaves for a while, and when it returns.
     pub leaves: Vec<(Micros, Micros)>,
-    /// It fetches its bindings this often.
+    /// Interval at which the phone fetches its bindings.
     pub fetch_every: Micros,
-    /// When it leaves for good.
+    /// When the phone leaves for good.
     pub end: Micros,
-    /// The preference that it registers with, in thousandths; without it there is none.
+    /// Preference of the registered contact, in thousandths; `None`: no `q`.
     #[serde(default)]
     pub q: Option<u16>,
 }
 
-/// Something that goes wrong.
+/// A trouble of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TroublePlan {
-    /// When.
+    /// When the trouble begins.
     pub at: Micros,
-    /// At which node.
+    /// The node.
     pub node: NodeId,
-    /// What.
+    /// Kind of the trouble.
     pub trouble: Trouble,
 }
 
-/// Kinds of trouble. Whatever lasts ends at [`Scenario::heal_at`] at the latest.
+/// Kinds of trouble. A lasting one ends at [`Scenario::heal_at`] at the latest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trouble {
     /// The process is killed (or, with `power`, its machine is switched off), and starts again.
     Crash {
-        /// The machine too.
+        /// Whether the machine is switched off, too.
         power: bool,
-        /// How long it is away.
+        /// How long the process is away.
         lasts: Micros,
     },
     /// Nothing passes between the node and another.
     Partition {
-        /// The other.
+        /// The other node.
         other: NodeId,
-        /// How long.
+        /// Duration.
         lasts: Micros,
     },
-    /// All its connections are reset.
+    /// All connections of the node are reset.
     Reset,
-    /// Its wall clock is set by this many milliseconds.
+    /// The wall clock of the node is set by this many milliseconds.
     WallJump {
-        /// Forward, or back.
+        /// Forward if positive, else back.
         ms: i64,
     },
-    /// Its back-ends of this kind take this much longer.
+    /// The node's back-ends of this kind take longer.
     Slow {
-        /// Which.
+        /// The kind.
         backend: BackendKind,
-        /// Added to each answer, microseconds.
+        /// Time added to each result, microseconds.
         by: Micros,
-        /// How long.
+        /// Duration.
         lasts: Micros,
     },
-    /// They do not answer at all.
+    /// The node's back-ends of this kind give no result at all.
     Dead {
-        /// Which.
+        /// The kind.
         backend: BackendKind,
-        /// How long.
+        /// Duration.
         lasts: Micros,
     },
-    /// Something is wrong with its disk.
+    /// The node's disk has a fault.
     Disk {
-        /// What.
+        /// The fault.
         fault: DiskFault,
-        /// How long.
+        /// Duration.
         lasts: Micros,
     },
-    /// They say that they cannot.
+    /// The node's back-ends of this kind give `Unavailable` as result.
     Failing {
-        /// Which.
+        /// The kind.
         backend: BackendKind,
-        /// How long.
+        /// Duration.
         lasts: Micros,
     },
 }
 
-/// What may be wrong with a disk.
+/// Faults of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DiskFault {
-    /// There is little room left.
+    /// There is little free space.
     Full {
-        /// Bytes.
+        /// Free bytes.
         room: u64,
     },
-    /// Syncs fail, and what was dirty is lost.
+    /// Syncs fail, and dirty pages are lost.
     Syncs {
-        /// So many of a thousand.
+        /// Failing syncs, per thousand.
         per_mille: u32,
     },
-    /// Whatever is tried fails.
+    /// Operations of every kind fail.
     Everything {
-        /// So many times of a thousand.
+        /// Failing operations, per thousand.
         per_mille: u32,
     },
 }
 
-/// What a server asks.
+/// Kinds of back-ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum BackendKind {
     /// Credentials of subscribers.
@@ -316,23 +316,23 @@ pub enum BackendKind {
     Store,
 }
 
-/// What the callee does.
+/// Reaction of a callee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reaction {
     /// Answers after this time.
     Answer(Micros),
     /// Is busy after this time.
     Busy(Micros),
-    /// Rings, for ever.
+    /// Rings for ever.
     Ring,
     /// Refuses with this status after this time.
     Refuse(Micros, u16),
-    /// Says nothing at all.
+    /// Sends no response at all.
     Silent,
 }
 
 impl Reaction {
-    /// As the user agent knows it.
+    /// The reaction in the user agent's terms.
     const fn behaviour(self) -> Behaviour {
         match self {
             Self::Answer(after) => Behaviour::Answer(after),
@@ -344,7 +344,7 @@ impl Reaction {
     }
 }
 
-/// What stands in the first line of an answer with this status.
+/// Status and reason phrase for the first line of a response.
 const fn status_line(status: u16) -> &'static str {
     match status {
         302 => "302 Moved Temporarily",
@@ -358,50 +358,50 @@ const fn status_line(status: u16) -> &'static str {
     }
 }
 
-/// What one phone of the user who is called does, where it is not the one that the call names.
+/// Plan of one phone of the called user, other than the phone that the call names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BranchPlan {
     /// Number of the call.
     pub call: u32,
-    /// Which phone.
+    /// Index of the phone.
     pub phone: usize,
-    /// It says 100 at once.
+    /// Whether the phone sends 100 at once.
     pub trying: bool,
-    /// It rings after this time.
+    /// The phone rings after this time.
     pub ring_after: Option<Micros>,
-    /// What it does.
+    /// Reaction of the phone.
     pub reaction: Reaction,
 }
 
 /// A call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCall {
-    /// Its number.
+    /// Number of the call.
     pub call: u32,
     /// The caller: index of a phone.
     pub from: usize,
-    /// The callee: index of a phone. The call goes to its user, who may have others.
+    /// The callee: index of a phone. The call goes to the phone's user, whose other phones may be called too.
     pub to: usize,
-    /// When.
+    /// When the call begins.
     pub start: Micros,
-    /// When, after that, the caller wants no more.
+    /// When, after that, the caller cancels.
     pub cancel_after: Micros,
-    /// The callee says 100 at once.
+    /// Whether the callee sends 100 at once.
     pub trying: bool,
-    /// It rings after this time.
+    /// The callee rings after this time.
     pub ring_after: Option<Micros>,
-    /// What it does.
+    /// Reaction of the callee.
     pub reaction: Reaction,
-    /// The caller hangs up; else the callee.
+    /// Whether the caller hangs up; otherwise the callee does.
     pub caller_hangs_up: bool,
-    /// After this time.
+    /// Talking time.
     pub talk: Micros,
-    /// It begins after the faults are over.
+    /// Whether the call begins after the faults are over.
     pub after_faults: bool,
 }
 
 impl Scenario {
-    /// What `seed` stands for.
+    /// The scenario of `seed`.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x6e65_7477);
         let heal_at = rng.between(20, 60) * SECOND;
@@ -459,7 +459,7 @@ impl Scenario {
         group.map_or(self.homes[user % DOMAINS], |group| group.server)
     }
 
-    /// From when on nothing excuses a failure.
+    /// Time from which on nothing excuses a failure.
     pub const fn settled_at(&self) -> Micros {
         self.heal_at + QUIET
     }
@@ -474,7 +474,7 @@ impl Scenario {
         (!self.attacks.is_empty()).then(|| self.servers.len() + self.phones.len())
     }
 
-    /// What a phone is called: its user's name, and which of his phones it is.
+    /// Name of a phone: its user's name, with a letter for each further phone.
     pub fn name_of_phone(&self, place: usize) -> &'static str {
         let user = self.phones[place].user;
         let before = self.phones_of(user).filter(|other| *other < place).count();
@@ -482,7 +482,7 @@ impl Scenario {
         names[before.min(names.len() - 1)]
     }
 
-    /// What a phone does with a call that comes to it.
+    /// Plan of a phone for a call that comes to it.
     pub fn branch_plan(&self, call: &NetCall, phone: usize) -> BranchPlan {
         let named = BranchPlan {
             call: call.call,
@@ -495,7 +495,7 @@ impl Scenario {
         self.branches.iter().find(is_it).copied().unwrap_or(named)
     }
 
-    /// The calls as the user agent of this phone knows them.
+    /// The calls as plans for the user agent of this phone.
     pub fn call_plans(&self, phone: usize) -> Vec<CallPlan> {
         let user = |phone: usize| self.phones.get(phone).map_or(USERS[0], |p| aor(p.user));
         let plan = |c: &NetCall| {
@@ -518,14 +518,14 @@ impl Scenario {
         self.calls.iter().map(plan).collect()
     }
 
-    /// Whether a wall clock of this node is ever set.
+    /// Whether the wall clock of this node is ever set.
     pub fn clock_jumps(&self, node: NodeId) -> bool {
         self.troubles
             .iter()
             .any(|t| t.node == node && matches!(t.trouble, Trouble::WallJump { .. }))
     }
 
-    /// When this node crashes.
+    /// Times of this node's crashes.
     pub fn crashes(&self, node: NodeId) -> impl Iterator<Item = Micros> + '_ {
         self.troubles
             .iter()
@@ -533,7 +533,7 @@ impl Scenario {
             .map(|t| t.at)
     }
 
-    /// In a few words.
+    /// A summary in a few words.
     pub fn summary(&self) -> String {
         let server = |(n, s): (usize, &ServerPlan)| {
             let mode = if s.stateful { "stateful" } else { "stateless" };
@@ -555,7 +555,7 @@ impl Scenario {
     }
 }
 
-/// Homes first, then those in between.
+/// Draws the servers: first the homes, then those in between.
 fn servers(rng: &mut Rng) -> (Vec<ServerPlan>, [usize; DOMAINS]) {
     let homes_count = rng.pick(&[1usize, 1, 2, 2, 3]);
     let between = rng.pick(&[0usize, 0, 0, 1, 2]);
@@ -563,7 +563,7 @@ fn servers(rng: &mut Rng) -> (Vec<ServerPlan>, [usize; DOMAINS]) {
     let count = homes_count + if homes_count > 1 { between } else { 0 };
     let servers = (0..count)
         .map(|n| {
-            // A home sends to the first in between, where there is one; these on to the next.
+            // A home sends to the first server in between, if there is one; each of these sends to the next.
             let next = match (n < homes_count, count > homes_count) {
                 (true, true) => Some(homes_count),
                 (false, _) if n + 1 < count => Some(n + 1),
@@ -597,10 +597,10 @@ fn servers(rng: &mut Rng) -> (Vec<ServerPlan>, [usize; DOMAINS]) {
     (servers, homes)
 }
 
-/// Servers that are configured in other ways than most, from a generator of their own.
+/// Makes some servers' configurations unusual, from a random generator of their own.
 fn variants(scenario: &mut Scenario) {
     let mut rng = Rng::new(scenario.seed ^ 0x7661_7279);
-    // Who has no way to the other phone but its own connection needs all servers in the path.
+    // A phone that can be reached on its own connection only needs all servers in the path.
     let all_udp = scenario.phones.iter().all(|phone| phone.speaks == Speaks::Udp);
     for server in &mut scenario.servers {
         server.record_route = !all_udp || rng.chance(500);
@@ -669,8 +669,8 @@ fn troubles(rng: &mut Rng, servers: usize, nodes: usize, heal_at: Micros) -> Vec
     troubles
 }
 
-/// Disks that fail, and often a crash while they do or after; from a generator of its own, so that
-/// the rest of a seed is what it is without.
+/// Adds disks that fail, and often a crash during or after the fault. They have a random generator of their
+/// own, so that the rest of the seed's scenario stays the same.
 fn disk_troubles(seed: u64, servers: usize, heal_at: Micros, troubles: &mut Vec<TroublePlan>) {
     let mut rng = Rng::new(seed ^ 0x6469_736b);
     for _ in 0..rng.pick(&[0, 0, 1, 1, 2, 3]) {
@@ -711,7 +711,7 @@ fn call(rng: &mut Rng, call: u32, phones: usize, start: Micros, after_faults: bo
         to,
         start,
         cancel_after: match rng.between(0, 9) {
-            // Before anything can have come back.
+            // Before any response can have come back.
             0 => rng.between(0, 300),
             // Somewhere while it rings.
             1 | 2 => rng.between(0, decide + SECOND),
@@ -720,7 +720,7 @@ fn call(rng: &mut Rng, call: u32, phones: usize, start: Micros, after_faults: bo
             4..7 => 70 * SECOND,
             _ => 200 * SECOND,
         },
-        // §17.2.1: one that will not ring at once says 100.
+        // §17.2.1: a phone that does not ring at once sends 100.
         trying: rng.chance(300) || ring_after.is_none(),
         ring_after,
         reaction: match rng.between(0, 9) {

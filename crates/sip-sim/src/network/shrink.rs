@@ -1,12 +1,11 @@
-//! Makes a scenario that breaks a rule smaller, as long as it breaks it: fewer troubles, calls,
-//! phones and faulty links, plainer servers (after Zeller's delta debugging: halves first, then
-//! smaller pieces). What is left has a ladder that can be read.
+//! Shrinking: makes a scenario that breaks a rule smaller, as long as it breaks the rule. It tries fewer
+//! troubles, calls, phones and faulty links, and plainer servers (after Zeller's delta debugging: halves
+//! first, then smaller pieces). The ladder of the result is short enough to read.
 
 use super::scenario::{AuthPlan, Challenges, GATEWAY_USER, Scenario, Speaks};
 use crate::clock::SECOND;
 
-/// Looks for smaller scenarios of which `fails` says that they still break the rule, in at most
-/// `budget` runs.
+/// Searches for smaller scenarios that still break the rule according to `fails`, in at most `budget` runs.
 pub fn shrink(scenario: Scenario, budget: usize, fails: impl FnMut(&Scenario) -> bool) -> Scenario {
     let mut search = Search {
         best: scenario,
@@ -40,7 +39,7 @@ struct Search<F> {
 }
 
 impl<F: FnMut(&Scenario) -> bool> Search<F> {
-    /// Takes `change` if the rule is still broken with it; whether it was taken.
+    /// Keeps `change` if the rule is still broken with it. Returns whether it was kept.
     fn take(&mut self, change: impl FnOnce(&mut Scenario)) -> bool {
         let mut smaller = self.best.clone();
         change(&mut smaller);
@@ -55,7 +54,7 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
         taken
     }
 
-    /// Takes out all, halves, quarters, … single ones of a list.
+    /// Removes all, halves, quarters, … single elements of a list.
     fn thin(&mut self, len: impl Fn(&Scenario) -> usize, remove: impl Fn(&mut Scenario, usize, usize)) {
         let mut size = len(&self.best);
         while size > 0 {
@@ -70,7 +69,7 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
         }
     }
 
-    /// Phones that nobody calls with; of a user who has several another may call.
+    /// Removes phones without calls. If a user has several, another one may take a phone's calls.
     fn without_phones(&mut self) {
         let mut place = self.best.phones.len();
         while place > 0 {
@@ -119,7 +118,7 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
     }
 }
 
-/// Takes a phone out whose part another one of its user takes.
+/// Removes a phone whose calls another phone of its user takes.
 fn calls_with(scenario: &mut Scenario, place: usize, other: usize) {
     for call in &mut scenario.calls {
         for phone in [&mut call.from, &mut call.to] {
@@ -129,7 +128,7 @@ fn calls_with(scenario: &mut Scenario, place: usize, other: usize) {
     remove_phone(scenario, place);
 }
 
-/// Takes a phone out; those behind it move up.
+/// Removes a phone; those behind it move up.
 fn remove_phone(scenario: &mut Scenario, place: usize) {
     let node = scenario.node_of_phone(place);
     scenario.phones.remove(place);

@@ -1,7 +1,8 @@
-//! A stranger: hears what phones send by UDP, and can write any source address. In each domain it
-//! has an account that only the stranger calls ([`super::lure`]).
-//! Nothing of what he sends may get through ([`super::check`] says what that means); it is known by
-//! its branches and Call-IDs.
+//! The stranger: a host that overhears what phones send by UDP, and can forge any source address. In each
+//! domain it has an account that only the stranger calls ([`super::lure`]).
+//!
+//! None of the stranger's messages may succeed; [`super::check`] defines that. They are recognized by their
+//! branches and Call-IDs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -16,23 +17,23 @@ use crate::clock::{Micros, Queue, SECOND};
 use crate::message::View;
 use crate::rng::Rng;
 
-/// How the branches of all his requests begin.
+/// Prefix of the branches of all the stranger's requests.
 const BRANCH: &str = "z9hG4bK-evil";
-/// How the branches of a flood begin, and what follows where they come in another's name.
+/// Prefix of the branches of a flood; [`NAMED`] follows if they come from a server's forged address.
 const FLOOD: &str = "z9hG4bK-evil-flood-";
 const NAMED: &str = "named-";
-/// What follows where he writes his own address.
+/// Follows [`BRANCH`] if a request has the stranger's own address.
 const OWN: &str = "-own-";
-/// What follows where he writes another's.
+/// Follows [`BRANCH`] if a request has a forged address.
 const FORGED: &str = "-forged-";
-/// How the Call-IDs of his requests begin, except where one is repeated.
+/// Prefix of the Call-IDs of the stranger's requests, unless another one is repeated.
 const CALL_ID: &str = "Call-ID: evil-";
 /// The port in the Via of a changed copy that has its sender's branch. By this port its transaction differs from the
 /// original's, and its response does not come to the sender.
 const COPY_PORT: u16 = 5099;
-/// A call follows the end of the connection of its registration after this.
+/// Time from the end of an account's connection to the call.
 const CALL_AFTER: Micros = 2 * SECOND;
-/// How long the stranger waits for the registrations of an account before it closes their connection.
+/// Longest wait for the registrations of an account; then the stranger closes their connection.
 const LURE_LASTS: Micros = 40 * SECOND;
 
 /// Whether a branch is one of the stranger's.
@@ -40,14 +41,14 @@ pub fn is_strangers(branch: &str) -> bool {
     branch.starts_with(BRANCH)
 }
 
-/// Whether it is, and came with his own address.
+/// Whether a branch is one of the stranger's requests from its own address.
 pub fn is_from_his_own_address(branch: &str) -> bool {
     branch
         .strip_prefix(BRANCH)
         .is_some_and(|rest| rest.starts_with(OWN))
 }
 
-/// Whether a branch is one of a flood; `Some(true)`: in the name of a server.
+/// Whether a branch is one of a flood: `Some(true)` if from the forged address of a server.
 pub fn flood(branch: &str) -> Option<bool> {
     let rest = branch.strip_prefix(FLOOD)?;
     Some(rest.starts_with(NAMED))
@@ -65,15 +66,15 @@ pub fn is_changed_copy(text: &str) -> bool {
 pub struct Stranger {
     address: SocketAddr,
     plans: VecDeque<AttackPlan>,
-    /// Of each server: whether it asks for credentials.
+    /// For each server, whether it challenges.
     asks: Vec<bool>,
     /// Home of each domain.
     homes: [usize; DOMAINS],
-    /// The last REGISTER that bound something, by its sender.
+    /// The last REGISTER that bound a contact, by its sender.
     binds: BTreeMap<SocketAddr, String>,
-    /// Waits for something to be overheard.
+    /// Attacks that wait for a message to be overheard.
     ready: Vec<Attack>,
-    /// Registrations under way for calls to an account of its own.
+    /// Registrations under way for calls to the stranger's own accounts.
     lures: Vec<Lure>,
     names: WireNames,
     shots: Queue<Output>,
@@ -83,7 +84,7 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Who does what the scenario says, at `node`.
+    /// The stranger with the attacks of the scenario, at `node`.
     pub fn new(scenario: &Scenario, node: NodeId, rng: Rng) -> Self {
         Self {
             address: SocketAddr::new(IpAddr::from(STRANGER), SIP_PORT),
@@ -106,7 +107,7 @@ impl Stranger {
         self.serial
     }
 
-    /// Whether the server at this address asks for credentials.
+    /// Whether the server at this address challenges.
     fn asks_at(&self, address: SocketAddr) -> bool {
         let mut all = self.asks.iter().enumerate();
         all.any(|(server, asks)| *asks && server_ip(server) == address.ip())
@@ -142,7 +143,7 @@ impl Stranger {
         });
     }
 
-    /// Requests that each get one response, without state.
+    /// Sends requests that each get one response, without state.
     fn flood(&mut self, server: SocketAddr, count: u32, named: Option<usize>) {
         let ip = named.map_or(self.address.ip(), server_ip);
         let source = SocketAddr::new(ip, SIP_PORT);
@@ -162,14 +163,14 @@ impl Stranger {
         }
     }
 
-    /// A branch of his, by whose address he writes.
+    /// A branch of the stranger's; it shows whether `from` is its own address.
     fn branch(&mut self, from: SocketAddr) -> (u32, String) {
         let n = self.serial();
         let whose = if from == self.address { OWN } else { FORGED };
         (n, format!("{BRANCH}{whose}{n}"))
     }
 
-    /// From, Call-ID and the like, of a request to this user, as if from this address.
+    /// A request with From, Call-ID and the other header fields, to this user and as if from this address.
     fn request(&mut self, source: SocketAddr, method: &str, uri: &str, to: &str, more: &str) -> String {
         let (n, branch) = self.branch(source);
         let from = to.split('>').next().unwrap_or_default();
@@ -179,10 +180,10 @@ impl Stranger {
         )
     }
 
-    /// Something that anybody may ask, and nobody must be sent more than asked for because of it.
+    /// A request that any host may send. Its response must not be larger than the request allows.
     fn probe(&mut self, server: usize, kind: u8, user: &str, source: SocketAddr) -> String {
         let (uri, to) = (format!("sip:{user}"), format!("<sip:{user}>"));
-        // Where nobody is asked who he is, he may register: then he only looks.
+        // Where no sender is challenged, the stranger may register: its REGISTER then only fetches.
         let contact = match self.asks.get(server) {
             Some(true) => format!("Contact: <sip:evil@{source}>\r\n"),
             Some(false) | None => String::new(),
@@ -195,7 +196,8 @@ impl Stranger {
             3 => self.request(source, "BYE", &uri, &format!("{to};tag=x"), ""),
             4 => self.request(source, "CANCEL", &uri, &to, ""),
             5 => self.short_register(&domain, user, source),
-            // The refusal lists what the server does not know. The list must not grow with the request.
+            // The refusal lists extensions that the server does not know. The list must not grow with the
+            // request.
             7 => self.request(
                 source,
                 "REGISTER",
@@ -214,7 +216,7 @@ impl Stranger {
         }
     }
 
-    /// As few bytes as make a request: what answers it must be short as well.
+    /// A REGISTER of as few bytes as possible: its response must be short as well.
     fn short_register(&mut self, domain: &str, user: &str, source: SocketAddr) -> String {
         let (n, branch) = self.branch(source);
         format!(
@@ -223,7 +225,8 @@ impl Stranger {
         )
     }
 
-    /// The server must have made a Route itself to follow it for who is nobody's caller.
+    /// A request with a Route. The server may follow it for an unknown caller only if the server itself made
+    /// it.
     fn forged_route(&mut self, server: SocketAddr, phone: usize) -> String {
         let target = format!("sip:victim@{}:{SIP_PORT}", phone_ip(phone));
         let (says, mac) = (self.rng.next_u64(), self.rng.next_u64());
@@ -237,7 +240,8 @@ impl Stranger {
         )
     }
 
-    /// A call from nowhere as if the server had sent it to itself. What the server is trusted for must not count.
+    /// A call from an unknown caller that looks as if the server had sent it to itself. The server's trust in
+    /// itself must not count.
     fn self_sent(&mut self, server: SocketAddr, user: &str, hash: u64) -> String {
         let (n, branch) = self.branch(self.address);
         let own = self.address;
@@ -259,8 +263,8 @@ impl Stranger {
         self.shots.put(now + LURE_LASTS, Output::Close { wire });
     }
 
-    /// Sends what was kept for this time. A connection is closed only if its registration still waits for a response: the
-    /// server sends none over its limits.
+    /// Sends what was kept for this time. A connection is closed only if its registration still waits for a
+    /// response: beyond its limits a server sends none.
     fn shoot(&mut self, shot: Output) {
         if let Output::Close { wire } = shot {
             let before = self.lures.len();
@@ -272,7 +276,7 @@ impl Stranger {
         self.out.push_back(shot);
     }
 
-    /// Something came on the connection of a registration, or it is open.
+    /// Handles bytes on the connection of a registration, or its opening.
     fn lure_on(&mut self, now: Micros, wire: Wire, bytes: &[u8]) {
         let Some(place) = self.lures.iter().position(|lure| lure.wire == wire) else {
             return;
@@ -343,7 +347,7 @@ impl Stranger {
             Attack::Replay { after } => (after, from, self.altered(&view, FORGED)),
             Attack::LateCopy { after } => (after, from, self.binds.get(&from).cloned().unwrap_or_default()),
             Attack::Exchange { user, after } => {
-                // At a server that asks for no credentials the stranger may call: that is no attack.
+                // At a server that does not challenge the stranger may call: that is no attack.
                 let user = user.filter(|_| self.asks_at(to));
                 (after, self.address, self.exchanged(&view, from, user))
             }
@@ -363,8 +367,9 @@ impl Stranger {
         self.shots.put(now + after, Output::Datagram { from, to, bytes });
     }
 
-    /// A forged request, as if from the other side of the dialog in which `view` was sent from `source`. It has the
-    /// other side's tags and the Route of `view`'s side. To a user it is an INVITE, else a MESSAGE to `source`.
+    /// A forged request, as if from the other side of the dialog of `view`, which `source` sent. It has the
+    /// other side's tags and the Route of `view`'s side. To a user it is an INVITE, else a MESSAGE to
+    /// `source`.
     fn exchanged(&mut self, view: &View<'_>, source: SocketAddr, user: Option<usize>) -> String {
         let (_, branch) = self.branch(self.address);
         let (method, uri) = match user {
@@ -382,8 +387,9 @@ impl Stranger {
         )
     }
 
-    /// A copy of a request in which all is changed that its credentials do not cover (RFC 7616 §3.4.3). The server lets in
-    /// the first request of a count, which may be the copy, so the copy of a REGISTER binds nothing.
+    /// A copy of a request in which everything is changed that its credentials do not cover (RFC 7616
+    /// §3.4.3). The server admits the first request of a count, which may be the copy, so the copy of a
+    /// REGISTER binds nothing.
     fn changed(&mut self, view: &View<'_>, source: SocketAddr, forged: bool) -> String {
         let (n, branch) = self.branch(self.address);
         let own = self.address;
@@ -406,8 +412,8 @@ impl Stranger {
         format!("{}\r\n\r\nevil", lines.join("\r\n"))
     }
 
-    /// The same request with another branch; a call also gets another Call-ID. Digest covers
-    /// neither (RFC 7616 §3.4.3).
+    /// The same request with another branch; an INVITE also gets another Call-ID. Digest covers neither (RFC
+    /// 7616 §3.4.3).
     fn altered(&mut self, view: &View<'_>, whose: &str) -> String {
         let n = self.serial();
         let text = view

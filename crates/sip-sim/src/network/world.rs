@@ -1,4 +1,4 @@
-//! One run: nodes, the network between them, what goes wrong, and virtual time.
+//! One run: nodes, the network between them, troubles, and virtual time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,28 +14,28 @@ use crate::trace::{Facts, Log, Sent, Station};
 /// The wall clock at the start of each run, milliseconds since 1970.
 pub const EPOCH_UNIX_MS: u64 = 1_700_000_000_000;
 
-/// Nothing may go on for longer than this.
+/// Longest run.
 const LONGEST: Micros = 3 * 3_600 * SECOND;
-/// Nor may a run send more than this.
+/// Most messages of a run.
 const MOST_MESSAGES: usize = 400_000;
-/// Nor may a node want to be woken at one instant more often than this.
+/// Most wake-ups of a node at one instant.
 const MOST_WAKES: u32 = 10_000;
-/// A connection to where nobody answers is given up after this.
+/// Time after which a connection attempt without a response is given up.
 const CONNECT_TIMEOUT: Micros = 10 * SECOND;
-/// First port of connections that a node opens.
+/// First port of the connections that a node opens.
 const FIRST_PORT: u16 = 20_000;
 
-/// Whether a node's process runs.
+/// State of a node's process and machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Power {
     On,
-    /// The machine answers that nobody listens.
+    /// The process is not running, and the machine refuses by ICMP or reset.
     Killed,
-    /// Nothing answers.
+    /// The machine is off and sends nothing.
     Off,
 }
 
-/// Something that will happen.
+/// A future event.
 #[derive(Debug)]
 enum Event {
     Datagram {
@@ -49,16 +49,16 @@ enum Event {
         to: SocketAddr,
         bytes: Rc<[u8]>,
     },
-    /// A connection comes to the node that was asked.
+    /// A connection request reaches the other node.
     Asked(Wire),
-    /// Who opened it hears that it is open.
+    /// The opening node learns that its connection is open.
     Accepted(Wire),
     Piece {
         wire: Wire,
         side: usize,
         bytes: Rc<[u8]>,
     },
-    /// This end hears that it is over.
+    /// An end learns that its connection is over.
     Ended {
         wire: Wire,
         side: usize,
@@ -76,7 +76,7 @@ struct Host {
     next_port: u16,
 }
 
-/// Everything at some time.
+/// State of the whole simulated world.
 pub struct World<'s> {
     scenario: &'s Scenario,
     now: Micros,
@@ -99,7 +99,7 @@ impl core::fmt::Debug for World<'_> {
 }
 
 impl<'s> World<'s> {
-    /// These nodes at these places, as the scenario has them.
+    /// A world of these nodes with their stations, for the scenario.
     pub fn new(scenario: &'s Scenario, nodes: Vec<(Box<dyn Node>, Station)>) -> Self {
         let mut events = Queue::default();
         for (index, plan) in scenario.troubles.iter().enumerate() {
@@ -148,7 +148,7 @@ impl<'s> World<'s> {
         }
     }
 
-    /// Until nothing more happens. What is held then is a violation.
+    /// Runs until nothing more happens. State held then is a violation.
     pub fn run(&mut self) {
         for node in 0..self.hosts.len() {
             self.restart(node);
@@ -209,7 +209,7 @@ impl<'s> World<'s> {
         self.log.note(self.now, "faults stop");
     }
 
-    /// Everything that is due at this instant: timers first, in the order of the nodes.
+    /// Handles everything that is due at this instant: timers first, in the order of the nodes.
     fn step(&mut self) {
         for node in 0..self.hosts.len() {
             let host = &self.hosts[node];
@@ -259,7 +259,7 @@ impl<'s> World<'s> {
             Power::On => self.give(node, Input::Datagram { from, to, bytes }),
             Power::Off => {}
             Power::Killed => {
-                // ICMP may be lost as well, and most hosts send few of them.
+                // ICMP may be lost as well, and most hosts limit it.
                 let Some(&sender) = self.places.get(&from.ip()) else {
                     return;
                 };
@@ -296,7 +296,7 @@ impl<'s> World<'s> {
         }
     }
 
-    /// An end hears that the connection is over, and with that it is.
+    /// Informs an end that its connection is over, which closes that end.
     fn ended(&mut self, wire: Wire, side: usize) {
         let Some(pipe) = self.pipes.get_mut(&wire) else {
             return;
@@ -361,7 +361,7 @@ impl<'s> World<'s> {
         }
         host.power = if power { Power::Off } else { Power::Killed };
         host.node.crash(clocks, power);
-        // What it had said last, but the network had not taken yet, is gone with it.
+        // Output that the network had not taken yet is lost with the process.
         while host.node.poll_output().is_some() {}
         self.events.put(back, Event::Restart(node));
         let wires: Vec<(Wire, usize)> = self.wires_of(node).collect();
@@ -370,7 +370,7 @@ impl<'s> World<'s> {
                 continue;
             };
             pipe.ends[side].closed = true;
-            // A machine that is off says nothing; once it is back it knows nothing of it.
+            // A machine that is off sends nothing. Once it is back, it knows nothing of the connection.
             let from = if power { back } else { self.now };
             let at = self.fabric.close(from, wire, pipe, side);
             self.events.put(at, Event::Ended { wire, side: 1 - side });
@@ -401,7 +401,7 @@ impl<'s> World<'s> {
         self.take(node);
     }
 
-    /// Does what a node wants.
+    /// Does the actions of a node.
     fn take(&mut self, node: NodeId) {
         while let Some(output) = self.hosts[node].node.poll_output() {
             match output {
@@ -462,7 +462,7 @@ impl<'s> World<'s> {
                 let hop = self.fabric.hop(node, asked, wire, 0);
                 self.events.put(self.now + hop, Event::Asked(wire));
             }
-            // Nobody has that address, or nothing comes through.
+            // No node has that address, or nothing passes.
             Some(_) | None => {
                 let at = self.now + CONNECT_TIMEOUT;
                 if let Some(pipe) = self.pipes.get_mut(&wire) {
@@ -483,7 +483,7 @@ impl<'s> World<'s> {
         }
         let other = pipe.ends[1 - side];
         let mut arrivals = Vec::new();
-        // Who has closed answers with a reset, of which its own close tells us anyway.
+        // A closed end responds with a reset. Its own close reports that anyway.
         if !other.closed {
             match self.fabric.pipe(self.now, wire, pipe, side, bytes.len()) {
                 Carried::Pieces(pieces) => {

@@ -1,7 +1,8 @@
-//! What a server that keeps state answers as soon as it comes: an INVITE (RFC 3261 §17.2.1) and a CANCEL (§9.2).
+//! Responses that a server with state sends as soon as the request comes: to an INVITE (RFC 3261 §17.2.1) and
+//! to a CANCEL (§9.2).
 //!
-//! Over UDP, where a message comes as a whole. A server that lost its memory, or has small bounds, is not judged. Nor is
-//! what the stranger sends, or what has the branch of one of the stranger's copies.
+//! Judged over UDP, where a message arrives as a whole. A server that lost its memory, or has small bounds,
+//! is not judged. Messages from the stranger, or with the branch of one of its copies, are not judged either.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +12,10 @@ use super::{Case, Violation, is_udp};
 use crate::clock::{MS, Micros};
 use crate::trace::Sent;
 
-/// From worker to worker.
+/// Time from worker to worker.
 const HAND_OVER: Micros = MS;
 
-/// Which transaction: the server, who sent the request, branch, method.
+/// A transaction: server, sender of the request, branch, method.
 type Key<'a> = (NodeId, NodeId, &'a str, &'a str);
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
@@ -63,7 +64,8 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     found
 }
 
-/// When a request came and must be answered at once: an INVITE at first, a CANCEL each time.
+/// Times at which a request came that needs a response at once: of an INVITE only the first, of a CANCEL
+/// each.
 fn due(request: &Sent, is_first: bool) -> &[Micros] {
     match request.facts.method.as_str() {
         "INVITE" if is_first => request.arrivals.get(..1).unwrap_or_default(),

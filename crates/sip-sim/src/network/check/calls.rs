@@ -1,4 +1,4 @@
-//! How a call may end.
+//! Rules about how a call may end.
 
 use super::super::node::NodeId;
 use super::super::scenario::{AuthPlan, NetCall, Reaction, ServerPlan};
@@ -7,13 +7,13 @@ use crate::clock::{MS, Micros, SECOND};
 use crate::report::{CallReport, RequestEnd, Side};
 use crate::trace::{Facts, Sent};
 
-/// How the tags begin that a server gives to its own answers.
+/// Prefix of the tags that a server gives to its own responses.
 pub(super) const OWN_TAG: &str = "tz";
 
-/// What a message takes on one link where nothing is wrong, at most: one piece and another, each up to
-/// a millisecond, the opening of a connection, and from worker to worker.
+/// Most time of a message on one link without faults: two pieces of up to a millisecond each, the opening of
+/// a connection, and the way from worker to worker.
 const CROSSING: Micros = 6 * MS;
-/// Once timer C has fired a callee that says nothing to the CANCEL is waited for no longer than this.
+/// Longest wait, after timer C, for a callee that does not respond to the CANCEL.
 const LONGEST_CANCEL: Micros = 33 * SECOND;
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
@@ -24,7 +24,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
         .collect()
 }
 
-/// One call and everything known of it.
+/// One call, with everything known of it.
 struct Judged<'a> {
     case: &'a Case<'a>,
     call: &'a NetCall,
@@ -74,14 +74,14 @@ impl<'a> Judged<'a> {
         self.case.scenario.node_of_phone(phone)
     }
 
-    /// The caller's, or all that the phones have that were called.
+    /// Reports of this side: the caller's, or those of all called phones.
     fn reports(&self, side: Side) -> impl Iterator<Item = &'a CallReport> + use<'a> {
         let call = self.call.call;
         let reports = self.case.reports.iter().map(|(_, report)| report);
         reports.filter(move |report| report.call == call && report.side == side)
     }
 
-    /// Nobody rings who was not called.
+    /// Only called phones may get the call.
     fn right_callee(&mut self) {
         let wrong: Vec<NodeId> = self
             .case
@@ -99,9 +99,10 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// What the caller hears of one INVITE is one final answer, or the 2xx of several phones, which may
-    /// cross (RFC 3261 §13.2.2.4). So may a 2xx and the failure of a server that waited no longer. A server that refuses without keeping
-    /// state may let the next copy pass (RFC 3261 §8.2.7): things have changed since.
+    /// For one INVITE the caller gets one final response, with these exceptions. The 2xx of several phones
+    /// may cross (RFC 3261 §13.2.2.4). So may a 2xx and the failure of a server that waits for less than
+    /// timer B. A server that refuses without keeping state may admit the next copy if things have changed
+    /// since (RFC 3261 §8.2.7).
     fn one_final_answer(&mut self) {
         let caller = self.node(self.call.from);
         let mut finals: Vec<(&str, u16, &str)> = Vec::new();
@@ -130,15 +131,16 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Whether a server on the way waits for a sign of life for less than timer B, so that a 2xx may come later.
+    /// Whether a server on the way waits for a first response for less than timer B, so that a 2xx may come
+    /// later.
     fn gives_up_before_timer_b(&self) -> bool {
         let mut servers = self.servers();
         let waits_less = |server: &ServerPlan| u64::from(server.c_ms) * MS < 32 * SECOND;
         self.case.scenario.is_to_group(self.call) || servers.any(waits_less)
     }
 
-    /// A home without state looks up anew where each copy of an INVITE goes (RFC 3261 §16.11), and phones
-    /// come and go: whether copies of one went to different phones.
+    /// Whether copies of one INVITE went to different phones. A home without state looks up the destination
+    /// of each copy anew (RFC 3261 §16.11), and phones come and go.
     fn has_moved(&self) -> bool {
         let scenario = self.case.scenario;
         let home = scenario.home_of(scenario.phones[self.call.to].user);
@@ -150,8 +152,8 @@ impl<'a> Judged<'a> {
         !scenario.servers[home].stateful && invites().any(moves)
     }
 
-    /// Whether the server that made this refusal keeps state for its INVITE: it said 100. (Over TCP its
-    /// transaction ends with the ACK: a copy that a server without state sends there is a new one.)
+    /// Whether the server that made this refusal keeps state for its INVITE: it sent a 100. (Over TCP its
+    /// transaction ends with the ACK: a later copy from a server without state is a new request.)
     fn keeps_refusal(&self, tag: &str) -> bool {
         let made = self.sent.iter().find(|sent| sent.facts.to_tag == tag);
         let Some(made) = made.filter(|made| made.from < self.case.scenario.servers.len()) else {
@@ -178,8 +180,8 @@ impl<'a> Judged<'a> {
                 branches.push((cseq, branch, sent.at));
             }
         }
-        // A phone that says nothing on a connection, which may be dead, until timer B or C is tried at the address of
-        // its Contact (RFC 3261 §16.9, RFC 3263 §4.3).
+        // A phone on a connection that sends no response until timer B or C may have a dead connection. The
+        // address of its Contact is then tried (RFC 3261 §16.9, RFC 3263 §4.3).
         let scenario = self.case.scenario;
         let silent = scenario.branch_plan(self.call, phone).reaction == Reaction::Silent;
         let patience = self
@@ -188,7 +190,7 @@ impl<'a> Judged<'a> {
         let in_vain = |first: Micros, second: Micros| silent && second >= first + patience;
         let is_second =
             |a: &(u32, &str, Micros), b: &(u32, &str, Micros)| a.0 == b.0 && a.1 != b.1 && !in_vain(a.2, b.2);
-        // They are in the order of time.
+        // The pairs are in the order of time.
         let mut pairs = branches
             .iter()
             .enumerate()
@@ -198,7 +200,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Every request ends; and once nothing excuses it, as it must.
+    /// Every request ends; and once nothing excuses a failure, it ends as planned.
     fn ends(&mut self, caller: &CallReport) {
         let byes = caller.other_byes.iter().map(|end| ("BYE", *end));
         for (what, end) in [
@@ -247,8 +249,8 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Whether this node is a member of a group that says nothing until others had their turn. Once the caller has a
-    /// failure its 2xx belongs to nothing (RFC 6026 §8.9).
+    /// Whether this node is a member of a group that sends nothing until other members had their turn. Once
+    /// the caller has a failure, the node's 2xx matches no transaction (RFC 6026 §8.9).
     fn may_be_late(&self, node: NodeId) -> bool {
         let scenario = self.case.scenario;
         let mut phones = scenario
@@ -257,27 +259,27 @@ impl<'a> Judged<'a> {
         phones.any(|phone| scenario.may_be_late(self.call, phone))
     }
 
-    /// What the phones of who is called do.
+    /// Planned reactions of the called user's phones.
     fn reactions(&self) -> Vec<Reaction> {
         let scenario = self.case.scenario;
         let reaction = |phone| scenario.branch_plan(self.call, phone).reaction;
         scenario.callees(self.call).map(reaction).collect()
     }
 
-    /// Timer C of the servers on the way that have one, or may.
+    /// Shortest timer C of the servers on the way that have one, or may have one.
     fn shortest_c(&self) -> Option<Micros> {
         let keeping = self.servers().filter(|server| may_keep(server));
         keeping.map(|server| u64::from(server.c_ms) * MS).min()
     }
 
-    /// Whether some server on the way keeps a transaction in any case.
+    /// Whether some server on the way always keeps a transaction.
     fn is_kept(&self) -> bool {
         let servers = &self.case.scenario.servers;
         self.case.path(self.call).iter().any(|s| servers[*s].stateful)
     }
 
-    /// Whether one of several phones that ring together answers so long before anything else can end
-    /// the call that it must.
+    /// Whether the call must be answered: one of several phones that ring together answers long before
+    /// anything else can end the call.
     fn must_be_answered(&self) -> bool {
         let (scenario, call) = (self.case.scenario, self.call);
         let home = scenario.home_of(scenario.phones[call.to].user);
@@ -304,7 +306,8 @@ impl<'a> Judged<'a> {
                 .any(|(_, reaction)| matches!(reaction, Reaction::Answer(after) if after + SECOND < before))
     }
 
-    /// Whether a call may end so: as one of the phones wants it, or as it is when none wants it in time.
+    /// Whether the call may have this end: the planned reaction of one of the phones, or the end if no phone
+    /// decides in time.
     fn is_due_end(&self, caller: &CallReport) -> bool {
         let end = caller.invite;
         let lost = self.case.callee_may_be_lost(self.call);
@@ -315,7 +318,7 @@ impl<'a> Judged<'a> {
         let takes = super::forks::decided_by(self.case, self.call);
         let several = match end {
             _ if reactions.len() == 1 => false,
-            // Somebody would have decided later.
+            // Some phone would have decided later.
             RequestEnd::Answered(487) => {
                 self.call.cancel_after <= takes + SECOND || self.shortest_c().is_some_and(|c| c <= takes)
             }
@@ -337,14 +340,14 @@ impl<'a> Judged<'a> {
 
     fn is_due_end_of(&self, reaction: Reaction, caller: &CallReport) -> bool {
         let call = self.call;
-        // What comes of forks, `forks` judges more exactly.
+        // The rules of `forks` judge calls to several phones more exactly.
         let single = self.reactions().len() == 1;
         let cancelled = caller.cancel != RequestEnd::NotSent;
         let cancelled_by = |decides| cancelled && call.cancel_after <= decides + SECOND;
         let shortest_c = self.shortest_c();
         let silences = self.case.scenario.callees(call);
         let silences = silences.map(|phone| super::forks::silence(self.case, phone));
-        // Where nobody keeps state in any case, a late copy may be the first that waits for a back-end.
+        // If no server always keeps state, a late copy may be the first that waits for a back-end.
         let late = if self.is_kept() { 0 } else { 32 * SECOND };
         let silence = silences.max().unwrap_or(0) + late;
         match (reaction, caller.invite) {
@@ -363,9 +366,10 @@ impl<'a> Judged<'a> {
             {
                 self.timer_c_fired(408)
             }
-            // Who gives up before he was asked for credentials gives none.
+            // A caller that gives up before it is challenged sends no credentials.
             (_, RequestEnd::Answered(407)) => call.cancel_after <= SECOND,
-            // A contact that said nothing until timer B or C ended it; and until the callee registers again.
+            // 480: a contact sent nothing until timer B or C ended it; or the callee is not registered again
+            // yet.
             (Reaction::Silent, RequestEnd::Answered(480)) if shortest_c.is_some() => true,
             (_, RequestEnd::Answered(480)) => self.case.callee_may_be_lost(call),
             (Reaction::Ring, RequestEnd::Answered(487)) if single => {
@@ -374,7 +378,7 @@ impl<'a> Judged<'a> {
             (Reaction::Ring, RequestEnd::Answered(487)) => shortest_c.is_some() || cancelled,
             (Reaction::Ring, RequestEnd::Answered(408)) if single => self.timer_c_fired(408),
             (Reaction::Ring, RequestEnd::Answered(408)) => shortest_c.is_some(),
-            // §17.1.1.2: somebody's timer B. Who wants no more does not wait for it (§9.1).
+            // §17.1.1.2: the timer B of some hop. A caller that cancels does not wait for it (§9.1).
             (Reaction::Silent, RequestEnd::Answered(408)) => shortest_c.is_some(),
             (Reaction::Silent, RequestEnd::Answered(487)) => cancelled_by(silence),
             (Reaction::Silent, RequestEnd::TimedOut(_)) => !self.is_kept() || cancelled_by(silence),
@@ -388,14 +392,14 @@ impl<'a> Judged<'a> {
         path.into_iter().map(move |server| &scenario.servers[server])
     }
 
-    /// When a message like this was first sent; none: never.
+    /// The first message like this from a node; `None` if there is none.
     fn first(&self, from: NodeId, is: impl Fn(&Facts) -> bool) -> Option<&'a Sent> {
         let mut sent = self.sent.iter().copied();
         sent.find(|sent| sent.from == from && is(&sent.facts))
     }
 
-    /// Whether the callee decided before a CANCEL could be there. Where all servers keep state it goes
-    /// on at once, or with the callee's first sign of life (RFC 3261 §9.1).
+    /// Whether the callee decided before a CANCEL could arrive. If all servers keep state, the CANCEL goes on
+    /// at once, or with the callee's first response (RFC 3261 §9.1).
     fn may_have_crossed(&self, status: u16) -> bool {
         let (caller, callee) = (self.node(self.call.from), self.node(self.call.to));
         let decided = self.first(callee, |facts| {
@@ -414,8 +418,8 @@ impl<'a> Judged<'a> {
         decided.at <= cancel.at.max(life.at) + links * CROSSING
     }
 
-    /// When the shortest timer C of these servers is due: it begins anew with each provisional answer
-    /// but 100 (RFC 3261 §16.7 step 2). And when the caller was told of this status.
+    /// When the shortest timer C of these servers is due, and when the caller got this status. Each
+    /// provisional response except 100 restarts the timer (RFC 3261 §16.7 step 2).
     fn timer_c(&self, status: u16, has: impl Fn(&ServerPlan) -> bool) -> Option<(Micros, Micros)> {
         let (caller, callee) = (self.node(self.call.from), self.node(self.call.to));
         let servers = self.servers().filter(|server| has(server));
@@ -433,21 +437,21 @@ impl<'a> Judged<'a> {
         Some((rang.unwrap_or(self.call.start) + shortest, told))
     }
 
-    /// Whether it was due before the call ended.
+    /// Whether timer C was due before the call ended.
     fn timer_c_fired(&self, status: u16) -> bool {
         self.timer_c(status, may_keep)
             .is_some_and(|(due, told)| told >= due)
     }
 
-    /// Whether it was, for so long that nobody can have waited for anything any more.
+    /// Whether timer C was due so long before the end that no hop can have waited for anything any more.
     fn timer_c_is_over(&self, status: u16) -> bool {
         self.timer_c(status, |server| server.stateful)
             .is_some_and(|(due, told)| told > due + LONGEST_CANCEL)
     }
 }
 
-/// Whether a server may keep a transaction for an INVITE: one that waits for a back-end has one where
-/// others have none (docs/request-path.md, waiting).
+/// Whether a server may keep a transaction for an INVITE. One that waits for a back-end has a transaction
+/// even in stateless mode (docs/request-path.md, waiting).
 pub(super) fn may_keep(server: &ServerPlan) -> bool {
     server.stateful || server.auth != AuthPlan::Off || server.next.is_some_and(|next| next.by_name)
 }

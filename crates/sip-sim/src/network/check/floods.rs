@@ -1,5 +1,5 @@
-//! A server with a limit of each source hears no more of a flood than the limit allows, and all of one that comes in the
-//! name of a server which it trusts.
+//! Rules about floods. A server with a limit for each source processes no more of a flood than the limit
+//! allows. It processes all messages from the address of a server that it trusts.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::clock::{Micros, SECOND};
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (server, plan) in case.scenario.servers.iter().enumerate() {
-        // What a server has counted ends with its process.
+        // The counts of a server end with its process.
         let crashes = case.scenario.crashes(server).next().is_some();
         if let Some(limit) = plan.limit.filter(|_| !crashes) {
             let fault = heard(case, server, limit, plan.workers).or_else(|| unheard(case, server));
@@ -22,7 +22,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     found
 }
 
-/// Each message of a flood that is heard has a response. Each worker counts for itself.
+/// Judges the limit: each processed message of a flood has a response, and each worker counts for itself.
 fn heard(case: &Case<'_>, server: NodeId, limit: SourceLimit, workers: u16) -> Option<String> {
     let sent = case
         .log
@@ -31,7 +31,7 @@ fn heard(case: &Case<'_>, server: NodeId, limit: SourceLimit, workers: u16) -> O
         .filter(|sent| sent.from == server && sent.facts.status.is_some());
     let of_flood = sent.filter(|sent| flood(&sent.facts.branch) == Some(false));
     let times: Vec<Micros> = of_flood.map(|sent| sent.at).collect();
-    // All of one instant count.
+    // All messages of one instant count.
     let at_once = |n: &usize| times.get(n + 1) != times.get(*n);
     (0..times.len()).filter(at_once).find_map(|last| {
         let too_many = |first: &usize| {
@@ -50,7 +50,7 @@ fn heard(case: &Case<'_>, server: NodeId, limit: SourceLimit, workers: u16) -> O
     })
 }
 
-/// What comes in the name of a trusted server is heard, each copy of it.
+/// Judges a trusted server's address: each copy of each message must be processed.
 fn unheard(case: &Case<'_>, server: NodeId) -> Option<String> {
     let mut copies: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for sent in &case.log.sent {

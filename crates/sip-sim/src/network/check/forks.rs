@@ -1,8 +1,9 @@
-//! What must hold where a server calls the phones of a user (RFC 3261 §16.7), or the members of a group one after the
-//! other: each once and in its turn, none longer than anybody waits for, and the caller hears the best of what they say.
+//! Rules about forks: a server calls the phones of a user (RFC 3261 §16.7), or the members of a group one
+//! after the other. Each is called once and in its turn, and rings no longer than any caller waits. The
+//! caller gets the best of their responses.
 //!
-//! A home that keeps no transactions takes one of them, and one that crashed has forgotten what it
-//! began: neither is judged here, nor is one whose bounds are small.
+//! Not judged are a home without transactions, which takes one of the phones, a home that crashed, and a home
+//! with small bounds.
 
 use sip_core::timer::wheel::TICK_US;
 
@@ -15,13 +16,13 @@ use crate::message::{View, param};
 use crate::report::{RequestEnd, Side};
 use crate::trace::Sent;
 
-/// Timers B and F, and the patience after a CANCEL.
+/// Timers B and F, and the wait after a CANCEL.
 const TIME_OUT: Micros = 32 * SECOND;
-/// From worker to worker and back, and the wheel's tick.
+/// Time from worker to worker and back, and the wheel's tick.
 const SLACK: Micros = 5 * MS + TICK_US;
-/// What the opening of a connection takes on the slowest links. An INVITE that is too long for UDP waits for it.
+/// Time for opening a connection on the slowest links. An INVITE that is too long for UDP waits for it.
 const OPENING: Micros = SECOND;
-/// A phone that was told to stop does not ring for this long.
+/// Ringing time that proves that a phone was not stopped.
 const RANG_OUT: Micros = 390 * SECOND;
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
@@ -37,7 +38,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     found
 }
 
-/// Once nothing excuses it nobody rings, and nobody talks to nobody.
+/// Once nothing excuses a failure, no phone keeps ringing, and no answered call stays open.
 fn after_all(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
     let mut found = Vec::new();
     if !call.after_faults || case.may_refuse(call) {
@@ -68,29 +69,30 @@ fn after_all(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
 fn is_judged(case: &Case<'_>, call: &NetCall) -> bool {
     let scenario = case.scenario;
     let home = scenario.home_of(scenario.phones[call.to].user);
-    // Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch.
+    // Over TCP a request with a response leaves nothing behind, and a copy is a new request with the same
+    // branch.
     let mut before = scenario.servers.iter().filter(|s| !s.stateful);
     let copied = before.any(|s| s.next.is_some_and(|next| next.tcp && next.server == home));
     let plan = &scenario.servers[home];
     plan.stateful && !plan.tight && !copied && scenario.crashes(home).next().is_none()
 }
 
-/// The INVITE to one phone, as its home sees it: times are those there.
+/// The INVITE to one phone, as seen by its home: times are the home's.
 #[derive(Debug)]
 struct Branch<'a> {
     phone: usize,
     node: NodeId,
-    /// Thousandths.
+    /// Preference in thousandths.
     q: u16,
     by_udp: bool,
-    /// A connection may have ended, with what was on its way, or the phone was away.
+    /// Whether messages may have been lost: a connection may have ended, or the phone was away.
     unsure: bool,
     invite: Micros,
     /// How long the home waits for the first response.
     patience: Micros,
     /// Provisional responses, in the order of time.
     provisional: Vec<Micros>,
-    /// The first final response.
+    /// The first final response, and when it came.
     answer: Option<(Micros, &'a Sent)>,
     cancel: Option<Micros>,
 }
@@ -110,7 +112,7 @@ impl Branch<'_> {
         self.answer.map(|(at, sent)| (at, sent.facts.status.unwrap_or(0)))
     }
 
-    /// Whether its client transaction lives at `at`; `None`: hard to say.
+    /// Whether the branch's client transaction lives at `at`; `None` if that is uncertain.
     fn lives(&self, at: Micros) -> Option<bool> {
         let heard = self.heard().filter(|heard| *heard < self.invite + TIME_OUT);
         let end = match (heard, self.cancel) {
@@ -121,8 +123,8 @@ impl Branch<'_> {
         (at.abs_diff(end) > SECOND).then_some(at < end)
     }
 
-    /// Whether it had come to its end by then without an answer: timer B or the group's time-out, or timer C, whose
-    /// CANCEL left.
+    /// Whether the branch had ended by then without a response: by timer B, the group's time-out, or timer C
+    /// with its CANCEL.
     fn is_given_up(&self, at: Micros) -> bool {
         let silent = self
             .heard()
@@ -131,7 +133,7 @@ impl Branch<'_> {
         left || self.cancel.is_some_and(|cancel| cancel <= at + SLACK)
     }
 
-    /// What lies between the decision to send a request and its sending.
+    /// Time between the decision to send a request and its sending.
     const fn slack(&self) -> Micros {
         if self.by_udp { SLACK } else { SLACK + OPENING }
     }
@@ -141,19 +143,19 @@ impl Branch<'_> {
     }
 }
 
-/// All INVITEs that a home sends for one that came to it.
+/// All INVITEs that a home sends for one that it received.
 struct Fork<'a> {
     case: &'a Case<'a>,
     call: &'a NetCall,
     branches: Vec<Branch<'a>>,
-    /// Finals that it gave to the hop before.
+    /// Final responses that the home gave to the hop before.
     told: Vec<&'a Sent>,
     /// When a CANCEL came.
     cancelled: Option<Micros>,
-    /// What comes from the hop before, and goes there, may be lost with its connection.
+    /// Whether messages from and to the hop before may be lost with its connection.
     unsure: bool,
     c: Micros,
-    /// It is one to the members of a group.
+    /// Whether the fork is to the members of a group.
     is_group: bool,
     found: Vec<Violation>,
 }
@@ -200,7 +202,7 @@ fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
             .filter(of_it)
             .filter(|s| s.to == Some(home) && s.facts.is_request("CANCEL"))
             .collect();
-        // A refusal before anybody was called was without state, and a copy of the INVITE may pass when
+        // A refusal before any phone was called was without state, and a copy of the INVITE may pass if
         // things have changed (RFC 3261 §8.2.7).
         let began = invites.first().map_or(0, |s| s.at);
         let told = |s: &&&Sent| s.from == home && s.at >= began && s.facts.is_final_to("INVITE");
@@ -221,7 +223,7 @@ fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
     all.into_iter().map(fork).collect()
 }
 
-/// One branch of a fork, if it was begun.
+/// One branch of a fork, if it was sent.
 fn branch_to<'a>(
     case: &Case<'_>,
     call: &NetCall,
@@ -260,7 +262,7 @@ fn branch_to<'a>(
     })
 }
 
-/// Whether it went by UDP: its topmost Via is of the hop.
+/// Whether the message went by UDP, according to its topmost Via.
 fn is_udp(sent: &Sent) -> bool {
     View::new(&sent.text).get("Via").starts_with("SIP/2.0/UDP")
 }
@@ -289,9 +291,9 @@ impl Fork<'_> {
         self.found.push(Violation::new(rule, Some(self.call.call), what));
     }
 
-    /// When a 6xx came, or any failure but a 503 from a member of a group: it stands for all.
+    /// When a response came that stands for all: a 6xx, or from a member of a group any failure but a 503.
     fn declined(&self) -> Option<Micros> {
-        // What went over a connection that ended may not have come.
+        // A message on a connection that ended may not have arrived.
         let sure = self.branches.iter().filter(|branch| !branch.unsure);
         let stands = |branch: &Branch<'_>, (at, status): (Micros, u16)| match self.is_group {
             true => status >= 300 && status != 503 && !branch.is_given_up(at),
@@ -302,14 +304,14 @@ impl Fork<'_> {
             .min()
     }
 
-    /// When it ended: nothing new begins after that, and what rings is cancelled.
+    /// When the fork ended: no branch begins after that, and ringing ones are cancelled.
     fn ended(&self) -> Option<Micros> {
         let told = self.told.iter().map(|s| s.at).min();
         let cancelled = self.cancelled.filter(|_| !self.unsure);
         [told, cancelled, self.declined()].into_iter().flatten().min()
     }
 
-    /// One failure at most, none after a 2xx; and no 2xx is lost on its way.
+    /// The caller gets at most one failure, and none after a 2xx. No 2xx is lost on its way.
     fn finals(&mut self) {
         let mut failures: Vec<(u16, &str)> = Vec::new();
         let mut success = None;
@@ -348,7 +350,7 @@ impl Fork<'_> {
         }
     }
 
-    /// Each phone gets its INVITE before the call has ended, and one CANCEL if it rings when the call has ended.
+    /// Each phone gets its INVITE before the call has ended, and one CANCEL if it still rings then.
     fn each(&mut self) {
         let ended = self.ended();
         let faults: Vec<_> = self
@@ -384,7 +386,7 @@ impl Fork<'_> {
             }
         }
         let rang = first.filter(|at| branch.lives(*at) == Some(true))?;
-        // Timer C ends what nobody else does (§16.8); each 101 to 199 starts it anew.
+        // If nothing else ends the branch, timer C does (§16.8); each 101 to 199 restarts it.
         let last = branch.provisional.last().map_or(rang, |last| *last);
         let by_c = last.max(branch.invite) + self.c + SLACK;
         let is_late = rang > branch.invite + branch.patience + SLACK;
@@ -401,7 +403,7 @@ impl Fork<'_> {
         None
     }
 
-    /// Lower q after higher (§16.6), and one member of a group after the other.
+    /// Lower q comes after higher (§16.6), and one member of a group after the other.
     fn turns(&mut self) {
         let mut wrong = Vec::new();
         for branch in &self.branches {
@@ -422,7 +424,7 @@ impl Fork<'_> {
         }
     }
 
-    /// A failure is told when all have had their turn, unless one said that it stands for all.
+    /// A failure goes to the caller once all phones had their turn, unless one stands for all.
     fn all_are_tried(&mut self) {
         let Some(told) = self.told.first() else { return };
         let status = told.facts.status.unwrap_or(0);
@@ -437,7 +439,7 @@ impl Fork<'_> {
         }
     }
 
-    /// What came before a failure was told, and counts for it.
+    /// Responses that came before the failure was sent, and count for it.
     fn in_time(&self) -> Vec<(&Branch<'_>, u16)> {
         let Some(told) = self.told.first() else {
             return Vec::new();
@@ -453,14 +455,14 @@ impl Fork<'_> {
             .collect()
     }
 
-    /// §16.7 step 6: nothing that came in time is better than what the caller is told.
+    /// §16.7 step 6: no response that came in time is better than the caller's.
     fn best(&mut self) {
         let Some(told) = self.told.first() else { return };
         let status = told.facts.status.unwrap_or(0);
         if status < 300 {
             return;
         }
-        // A 500 of the server's own may stand for a 503.
+        // The server's own 500 may stand for a 503.
         let stands_for_503 = told.facts.to_tag.starts_with(OWN_TAG) && status == 500;
         let rank_told = if stands_for_503 { rank(503) } else { rank(status) };
         let better = self.in_time().into_iter().find(|(_, s)| rank(*s) < rank_told);
@@ -470,7 +472,7 @@ impl Fork<'_> {
         }
     }
 
-    /// §16.7 step 7: who is asked for credentials by several hears it of all.
+    /// §16.7 step 7: if several phones challenge, the caller gets the challenges of all.
     fn challenges(&mut self) {
         let Some(told) = self.told.first().filter(|told| told.facts.status == Some(401)) else {
             return;
@@ -487,7 +489,8 @@ impl Fork<'_> {
     }
 }
 
-/// When all phones of the called user would have decided, one q after the other, or all members of a group.
+/// When all phones of the called user would have decided, by q one after the other, or all members of a
+/// group.
 pub(super) fn decided_by(case: &Case<'_>, call: &NetCall) -> Micros {
     let scenario = case.scenario;
     let home = &scenario.servers[scenario.home_of(scenario.phones[call.to].user)];
@@ -515,8 +518,8 @@ pub(super) fn decided_by(case: &Case<'_>, call: &NetCall) -> Micros {
     turns.iter().map(of_turn).sum()
 }
 
-/// How long a phone is waited for that says nothing: once more, by its Contact, where it had a connection
-/// (RFC 3261 §16.9).
+/// How long the home waits for a phone without any response. If the phone had a connection, its Contact is
+/// tried next (RFC 3261 §16.9).
 pub(super) fn silence(case: &Case<'_>, phone: usize) -> Micros {
     match case.scenario.phones[phone].speaks {
         Speaks::Udp => TIME_OUT,
@@ -524,7 +527,7 @@ pub(super) fn silence(case: &Case<'_>, phone: usize) -> Micros {
     }
 }
 
-/// Lower is better. Said again on purpose: the core's own table would agree with itself.
+/// Rank of a status; lower is better. Written again on purpose: the core's own table would agree with itself.
 const fn rank(status: u16) -> u8 {
     match status {
         600.. => 0,

@@ -1,6 +1,6 @@
-//! What a server may send on a hop, given what came to it: nobody is answered who did not ask,
-//! nothing is acknowledged that was not answered or cancelled that was not sent, a request goes on by one branch and with
-//! one hop less, and a 2xx goes on copy for copy.
+//! Rules about what a server may send on a hop, given what it received. It responds only to requests,
+//! acknowledges only final responses, and cancels only INVITEs that it sent. A request goes on by one branch
+//! and with one hop less. A 2xx goes on copy by copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,31 +13,31 @@ use crate::clock::{Micros, SECOND};
 use crate::message::{View, param};
 use crate::trace::{Facts, Sent};
 
-/// T4, for what comes by UDP.
+/// Timer I over UDP (T4).
 const TIMER_I: Micros = 5 * SECOND;
 
-/// Which transaction: who, with whom, branch.
+/// A transaction on a hop: sender, receiver, branch.
 type Hop<'a> = (NodeId, NodeId, &'a str);
 
-/// What was seen so far; everything is looked up, nothing searched.
+/// Messages seen so far. All are found by key, without a search.
 #[derive(Default)]
 struct Seen<'a> {
     /// When requests first came, by method.
     asked: BTreeMap<(Hop<'a>, &'a str), Micros>,
-    /// The same of what the stranger sent, in whoever's name.
+    /// When requests of the stranger first came, whatever source they had, by method.
     forged: BTreeMap<(NodeId, &'a str, &'a str), Micros>,
     /// INVITEs that a server sent.
     invites: BTreeSet<Hop<'a>>,
-    /// INVITEs for which a server keeps a transaction: it said 100.
+    /// INVITEs for which a server keeps a transaction: it sent a 100.
     kept: BTreeSet<Hop<'a>>,
-    /// Final answers that a server sent to these.
+    /// INVITEs to which a server sent a final response.
     finals: BTreeSet<Hop<'a>>,
-    /// Failures that came to an INVITE: copies.
+    /// Number of copies of failures that came to an INVITE.
     failures: BTreeMap<Hop<'a>, usize>,
     /// When INVITEs came to a server, and when the first ACK to a failure did.
     came: BTreeMap<Hop<'a>, Vec<Micros>>,
     acknowledged: BTreeMap<Hop<'a>, Micros>,
-    /// ACKs that went to them.
+    /// Number of ACKs to these.
     acks: BTreeMap<Hop<'a>, usize>,
     /// Calls, with the CSeq number, that a phone accepted.
     accepted: BTreeSet<(Option<u32>, u32)>,
@@ -57,7 +57,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
         if sent.facts.status.is_none() {
             seen.note_way(sent, to, servers);
         }
-        // It has the branch of a phone's request, and is another.
+        // A changed copy has the branch of a phone's request, and is another request.
         if is_changed_copy(&sent.text) {
             continue;
         }
@@ -129,7 +129,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Which way a request goes.
+    /// Notes the hops and the branch of a request.
     fn note_way(&mut self, sent: &'a Sent, to: NodeId, servers: usize) {
         let facts = &sent.facts;
         if to < servers && sent.arrived() {
@@ -157,7 +157,7 @@ impl<'a> Seen<'a> {
             let what = format!("{status} to a {} that never came from there", facts.method);
             return Some(("stray response", what));
         }
-        // Who keeps no state passes on what comes in the order in which it comes.
+        // A server without state passes responses on in the order of their arrival.
         let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
         let keeps = scenario.servers[sent.from].stateful && !forgot;
         if keeps && status < 200 && self.finals.contains(&hop) && !self.is_anew(hop, sent) {
@@ -167,9 +167,10 @@ impl<'a> Seen<'a> {
         None
     }
 
-    /// Whether a copy of the INVITE came once its transaction was over: a new one, and answered as such.
-    /// (Over TCP it is over with its ACK, by UDP timer I later, RFC 3261 §17.2.1. A server without state
-    /// sends copies by TCP, and each that is new there is behind it too.)
+    /// Whether a copy of the INVITE came once its transaction was over: that is a new request, with responses
+    /// of its own. (Over TCP the transaction ends with its ACK, by UDP timer I later, RFC 3261 §17.2.1. A
+    /// server without state sends copies by TCP, and a copy that is new at the next hop is new behind it,
+    /// too.)
     fn is_anew(&self, hop: Hop<'_>, answer: &Sent) -> bool {
         let lasts = if is_udp(answer) { TIMER_I } else { 0 };
         let over = self.acknowledged.get(&hop).map(|at| at + lasts);
@@ -177,7 +178,7 @@ impl<'a> Seen<'a> {
         over.is_some_and(|over| copies.iter().any(|came| (over..=answer.at).contains(came)))
     }
 
-    /// An ACK with its INVITE's branch is to a failure that came over this very hop; any other is
+    /// Judges an ACK. With its INVITE's branch it is to a failure that came over this very hop; any other is
     /// to a 2xx (RFC 3261 §17.1.1.3, §13.2.2.4).
     fn ack(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
         let facts = &sent.facts;
@@ -186,9 +187,9 @@ impl<'a> Seen<'a> {
         }
         let hop = (sent.from, to, &*facts.branch);
         let answered = if self.invites.contains(&hop) {
-            // Who keeps state acknowledges each copy itself, and passes no other ACK on.
-            // (But over TCP its transaction ends with the first ACK, of which a hop before that had the
-            // INVITE by UDP may send more.)
+            // A server with state acknowledges each copy itself, and passes no other ACK on. (But over TCP
+            // its transaction ends with the first ACK. A hop before that had the INVITE by UDP may send
+            // more.)
             let to_it = |s: &ServerPlan| s.next.is_some_and(|next| next.tcp && next.server == sent.from);
             let by_tcp = scenario.servers.iter().any(to_it);
             let forgets = by_tcp || scenario.crashes(sent.from).any(|at| at <= sent.at);
@@ -205,8 +206,8 @@ impl<'a> Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// A CANCEL has the branch of an INVITE that went over this very hop (RFC 3261 §9.1). Who keeps no state sends it
-    /// where it would send the INVITE now.
+    /// Judges a CANCEL, which has the branch of an INVITE that went over this very hop (RFC 3261 §9.1). A
+    /// server without state sends it where an INVITE would go now.
     fn cancel(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
         let facts = &sent.facts;
         let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
@@ -215,8 +216,9 @@ impl<'a> Seen<'a> {
         (is_stray && keeps).then(|| ("stray CANCEL", format!("{} cancels nothing", facts.branch)))
     }
 
-    /// A request has one hop less than when it came (RFC 3261 §16.6 step 3), and its copies go on by the branch of the
-    /// first (§16.11): a phone behind a connection that ended may be reached by another way.
+    /// Judges a forwarded request. It has one hop less than when it came (RFC 3261 §16.6 step 3), and its
+    /// copies go on by the branch of the first (§16.11). A phone behind a connection that ended may be
+    /// reached by another way.
     fn goes_on(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
         let facts = &sent.facts;
         let (before, method) = (before(sent)?, facts.method.as_str());
@@ -243,9 +245,9 @@ impl<'a> Seen<'a> {
         })
     }
 
-    /// Who keeps no state, or lost it, looks up anew for each copy where it goes (RFC 3261 §16.11), and
-    /// phones come and go: whether the INVITE of an ACK went to another phone, which refused it. (Its
-    /// branch is the same, but for the mark of a fork.)
+    /// Whether the INVITE of an ACK went to another phone, which refused it. A server without state, or that
+    /// lost its state, looks up the destination of each copy anew (RFC 3261 §16.11), and phones come and go.
+    /// (The branch is the same, except for the mark of a fork.)
     fn has_moved(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> bool {
         let trunk = |branch: &'a str| branch.split('-').next().unwrap_or(branch);
         let (own, _) = sent
@@ -262,7 +264,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// The branch with which a request came to the server that sends it on; none: it is the server's own.
+/// The branch with which a request came to the server that sends it on; `None` if it is the server's own.
 fn before(sent: &Sent) -> Option<&str> {
     let via = View::new(&sent.text).all("Via").nth(1)?;
     Some(param(via, "branch"))
@@ -271,23 +273,23 @@ fn before(sent: &Sent) -> Option<&str> {
 /// A 2xx to an INVITE: server, call, CSeq number, tag.
 type Success<'a> = (NodeId, Option<u32>, u32, &'a str);
 
-/// Copies of a 2xx that came to a server, and that left it.
+/// Numbers of copies of a 2xx that came to a server, and that left it.
 #[derive(Default)]
 struct Balance {
     came: usize,
     left: usize,
-    /// When the last of them was under way.
+    /// When the last copy was under way.
     last: Micros,
-    /// One went over a connection that may have ended: it may have come or not.
+    /// Whether a copy went over a connection that may have ended, so that its arrival is uncertain.
     is_cut: bool,
 }
 
-/// When a branch of a server that keeps state ended in a refusal: what comes of it then, from another
-/// phone to which a server without state sent a copy, belongs to nothing (RFC 6026 §6, §8.9).
+/// When branches at servers with state ended in a refusal. A later 2xx, from another phone to which a server
+/// without state sent a copy, matches no transaction (RFC 6026 §6, §8.9).
 fn ended_branches<'a>(case: &Case<'a>) -> BTreeMap<(NodeId, &'a str), Micros> {
     let servers = &case.scenario.servers;
     let keeps = |to: NodeId| servers.get(to).is_some_and(|server| server.stateful);
-    // The first final answer of each, and whether it was a refusal.
+    // The first final response of each branch, and whether it was a refusal.
     let mut firsts: BTreeMap<(NodeId, &'a str), (Micros, bool)> = BTreeMap::new();
     for sent in &case.log.sent {
         let Some(status) = sent.facts.status.filter(|status| *status >= 200) else {
@@ -305,12 +307,12 @@ fn ended_branches<'a>(case: &Case<'a>) -> BTreeMap<(NodeId, &'a str), Micros> {
     refused.map(|(branch, (at, _))| (branch, at)).collect()
 }
 
-/// A server sends each copy of a 2xx on, and no more: to repeat it is the callee's, and to hear it
-/// the caller's (RFC 3261 §13.3.1.4, §16.7 step 5, RFC 6026 §8).
+/// A server sends each copy of a 2xx on, and no more. The callee repeats a 2xx, and the caller acknowledges
+/// it (RFC 3261 §13.3.1.4, §16.7 step 5, RFC 6026 §8).
 fn successes(case: &Case<'_>) -> Vec<Violation> {
     let scenario = case.scenario;
     let servers = scenario.servers.len();
-    // A server that gave the call up itself has no transaction for what comes then (RFC 6026 §6).
+    // A server that gave the call up itself has no transaction for later responses (RFC 6026 §6).
     let gave_up: BTreeSet<(NodeId, Option<u32>)> = case
         .log
         .sent
@@ -347,7 +349,7 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
                 .arrivals
                 .iter()
                 .fold(balance.last.max(sent.at), |last, at| last.max(*at));
-            // An INVITE that a phone's host refused while the phone was away has ended there.
+            // If the host of an absent phone refused an INVITE, that branch has ended.
             let is_phone = sent.from >= servers;
             balance.is_cut |=
                 is_cut(case, sent) || is_phone && case.was_away(sent.from, starts(sent.facts.call), sent.at);
@@ -373,15 +375,15 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
         .collect()
 }
 
-/// Whether it went over a connection that may have ended then.
+/// Whether the message went over a connection that may have ended then.
 fn is_cut(case: &Case<'_>, sent: &Sent) -> bool {
     let arrived = sent.arrivals.last().copied().unwrap_or(sent.at);
     let cut = |to| case.was_disconnected((sent.from, to), sent.at, arrived);
     !is_udp(sent) && sent.to.is_none_or(cut)
 }
 
-/// Whether the INVITE came to a server over a connection that may have ended by then: what answers it
-/// has no way back, and is not sent.
+/// Whether the INVITE came to a server over a connection that may have ended by then. A response has then no
+/// way back, and is not sent.
 fn is_cut_behind(case: &Case<'_>, (server, call): (NodeId, Option<u32>), by: Micros) -> bool {
     let of_it = |sent: &&Sent| sent.facts.call == call && sent.to == Some(server);
     let mut invites = case.log.sent.iter().filter(of_it);

@@ -1,8 +1,7 @@
-//! Why a call did not end well while messages got lost: each failure has its hop on which every copy of what was needed
-//! was lost, or it is the callee's own.
+//! Rules about calls that failed while messages got lost. Each failure has a hop on which every copy of a
+//! needed message was lost, or it is the callee's own.
 //!
-//! Only calls are judged whose nodes speak UDP with each other and to which nothing else happened: no trouble at a node on
-//! the way, and no small bounds.
+//! Only calls over UDP are judged whose nodes have no trouble and no small bounds.
 
 use super::super::node::NodeId;
 use super::super::scenario::{NetCall, Reaction, Speaks, Trouble};
@@ -17,15 +16,15 @@ use crate::trace::{Facts, Sent};
 enum Cause {
     /// Every copy was lost on a hop.
     Loss,
-    /// It came too late.
+    /// The message came too late.
     Late,
-    /// The callee says nothing.
+    /// The callee sends no response.
     Silent,
     /// A node did not do its part.
     Fault(String),
 }
 
-/// What was sent on one hop of one kind.
+/// Messages of one kind on one hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Traffic {
     sent: usize,
@@ -42,7 +41,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
         .collect()
 }
 
-/// One call and everything known of it.
+/// One call, with everything known of it.
 struct Explained<'a> {
     case: &'a Case<'a>,
     call: &'a NetCall,
@@ -112,7 +111,7 @@ impl<'a> Explained<'a> {
         sent.filter(move |s| s.from == from && s.to == Some(to))
     }
 
-    /// What went from one node to another that `wanted` wants.
+    /// Messages from one node to another that match `wanted`.
     fn traffic(&self, from: NodeId, to: NodeId, wanted: impl Fn(&Facts) -> bool) -> Traffic {
         let mut traffic = Traffic::default();
         for sent in self.on_hop(from, to).filter(|s| wanted(&s.facts)) {
@@ -155,8 +154,8 @@ impl<'a> Explained<'a> {
         }
     }
 
-    /// A call to several phones. One that says nothing keeps the answer back until timer B, which is as long as the
-    /// patience of a caller who cancelled at once.
+    /// Judges a call to several phones. A phone that sends nothing delays the final response until timer B,
+    /// which is as long as the wait of a caller that cancelled at once.
     fn forked(&mut self, caller: &CallReport) {
         let mut servers = self.way.iter().skip(1);
         if !servers.all(|server| self.case.scenario.servers[*server].stateful) {
@@ -197,7 +196,7 @@ impl<'a> Explained<'a> {
         }
     }
 
-    /// The server, by its place on the way, that made the 408 which the caller got, and when.
+    /// The server that made the caller's 408, by its index on the way, and when.
     fn maker_of_408(&self, cseq: u32) -> Option<(usize, Micros)> {
         let is_it = |f: &Facts| f.method == "INVITE" && f.cseq == cseq && f.status == Some(408);
         let mut told = self.on_hop(self.way[1], self.way[0]);
@@ -224,13 +223,13 @@ impl<'a> Explained<'a> {
         })
     }
 
-    /// Why the node at this place of the way had no final answer to its INVITE at `deadline`; for a node that had heard
-    /// nothing at all (timer B) why it had not.
+    /// Why the node at this index of the way had no final response to its INVITE at `deadline`. For a node
+    /// without any response (timer B): why it had none.
     fn silence_to_invite(&self, place: usize, cseq: u32, deadline: Micros) -> Cause {
         let any = |f: &Facts| f.status.is_some() && f.method == "INVITE" && f.cseq == cseq;
         let way = &self.way[place..];
         let last = &self.way[self.way.len() - 2..];
-        // A CANCEL does not go on before anything came back (RFC 3261 §9.1).
+        // A CANCEL does not go on before a response came back (RFC 3261 §9.1).
         let spoke = self.traffic(last[1], last[0], any).first_sent;
         if spoke.is_none_or(|at| at > deadline) && self.reaction() == Reaction::Silent {
             return Cause::Silent;
@@ -245,7 +244,8 @@ impl<'a> Explained<'a> {
         self.silence(way, cancel, last, deadline)
     }
 
-    /// Why an answer that `answers` wants did not come back along `way` in time to a request that `requests` knows.
+    /// Why no response that matches `answers` came back along `way` in time, to a request that matches
+    /// `requests`.
     fn silence(
         &self,
         way: &[NodeId],
@@ -254,7 +254,7 @@ impl<'a> Explained<'a> {
         deadline: Micros,
     ) -> Cause {
         let back = |at: usize| self.traffic(way[at], way[at - 1], &answers);
-        // The node nearest to us that answered at all.
+        // The nearest node that sent a response at all.
         if let Some(nearest) = (1..way.len()).find(|at| back(*at).sent > 0) {
             return match back(nearest).first_arrival {
                 None => Cause::Loss,
@@ -283,7 +283,7 @@ impl<'a> Explained<'a> {
                 let cause = self.silence(&way, |f| f.is_request("CANCEL"), answer, at);
                 self.accuse("unexplained time-out", "the CANCEL", cause);
             }
-            // Legal only where the INVITE had been answered by the node that says so, or before it.
+            // Allowed only if the INVITE had a final response at the node that sends the 481, or before it.
             RequestEnd::Answered(481) if !self.is_481_due() && !self.is_looked_up_in_vain() => {
                 self.violate(
                     "CANCEL lost",
@@ -294,7 +294,7 @@ impl<'a> Explained<'a> {
         }
     }
 
-    /// Whether the INVITE had its final answer when a node first said 481 to its CANCEL.
+    /// Whether the INVITE had its final response when a node first sent 481 to its CANCEL.
     fn is_481_due(&self) -> bool {
         let says = |f: &Facts| f.method == "CANCEL" && f.status == Some(481);
         let said = |place: usize| {
@@ -313,8 +313,8 @@ impl<'a> Explained<'a> {
         })
     }
 
-    /// Whether the home of the callee keeps no state, so that it looks up anew where a CANCEL goes, and the callee was not
-    /// registered meanwhile.
+    /// Whether the home of the callee keeps no state, so that it looks up the destination of a CANCEL anew,
+    /// and the callee was not registered meanwhile.
     fn is_looked_up_in_vain(&self) -> bool {
         let home = self.way[self.way.len() - 2];
         !may_keep(&self.case.scenario.servers[home]) && self.case.was_unregistered(self.call)
@@ -363,7 +363,7 @@ impl<'a> Explained<'a> {
         }
     }
 
-    /// The ACK to a 2xx reaches the callee, or it or the 2xx was lost on a hop.
+    /// The ACK to a 2xx reaches the callee, unless it or the 2xx was lost on a hop.
     fn acknowledged(&mut self, callee: &CallReport) {
         if callee.acknowledged != Some(false) || callee.was_ended {
             return;

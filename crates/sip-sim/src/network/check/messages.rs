@@ -1,4 +1,4 @@
-//! What servers may send at all.
+//! Rules about which messages servers may send at all.
 
 use super::super::phone::ASSERTED;
 use super::{Case, Violation};
@@ -15,7 +15,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
         if sent.from >= servers {
             continue;
         }
-        // RFC 3325 §5: what somebody who is not trusted says of himself goes no further.
+        // RFC 3325 §5: the identity that an untrusted sender asserts goes no further.
         if sent.text.contains(ASSERTED) {
             let what = format!(
                 "S{} passes an asserted identity on in {}",
@@ -24,7 +24,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
             );
             found.push(Violation::new("identity", call, what));
         }
-        // RFC 3261 §22.3: credentials for its own realm end there.
+        // RFC 3261 §22.3: credentials for a server's own realm end there.
         let caller = case.scenario.calls.iter().find(|c| Some(c.call) == call);
         let home = caller
             .and_then(|c| case.scenario.phones.get(c.from))

@@ -1,9 +1,9 @@
-//! What must hold of every run, judged from what the network saw and what the user agents say.
+//! The rules that every run must keep, judged from what the network saw and what the user agents report.
 //!
-//! Safety holds always: [`messages`] looks at what servers may send at all, [`calls`] at how a call
-//! may end, [`registrations`] at what a registrar may forget, beside a model of what it was asked
-//! and what it answered. Liveness holds for what begins once the faults are over and everything
-//! from before has come to its end ([`Scenario::settled_at`]): then nothing excuses a failure.
+//! Safety always holds. [`messages`] judges which messages servers may send at all, [`calls`] how a call may
+//! end. [`registrations`] judges what a registrar may forget, with a model of the requests and responses.
+//! Liveness holds for everything that begins once the faults are over and everything from before has ended
+//! ([`Scenario::settled_at`]): then nothing excuses a failure.
 
 mod answers;
 mod calls;
@@ -30,15 +30,15 @@ use crate::trace::{Log, Sent};
 
 /// Timer B.
 const TIMER_B: Micros = 32 * SECOND;
-/// A process that cannot start is tried again this often.
+/// Interval at which a process that cannot start is started again.
 const STARTING: Micros = 2 * SECOND;
 
-/// Something that must not be.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Short name of the rule.
     pub rule: &'static str,
-    /// In which call.
+    /// Number of the call, if it is about one.
     pub call: Option<u32>,
     /// What happened.
     pub what: String,
@@ -97,16 +97,16 @@ pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
     found
 }
 
-/// A run, and what is known of it.
+/// A run, with everything known of it.
 struct Case<'a> {
     scenario: &'a Scenario,
     log: &'a Log,
-    /// What became of calls, as these nodes saw it.
+    /// Reports of calls, with the reporting nodes.
     reports: Vec<(NodeId, CallReport)>,
 }
 
 impl Case<'_> {
-    /// Homes of both users of a call and what lies between.
+    /// Servers on the way of a call: the homes of both users, and the servers in between.
     fn path(&self, call: &NetCall) -> Vec<NodeId> {
         let home = |phone: usize| {
             let user = self.scenario.phones.get(phone).map_or(0, |plan| plan.user);
@@ -122,14 +122,14 @@ impl Case<'_> {
         path
     }
 
-    /// What belongs to a call. Of what the stranger sends only copies do.
+    /// Messages of a call. Of the stranger's messages only copies are among them.
     fn of_call(&self, call: &NetCall) -> impl Iterator<Item = &Sent> {
         let number = Some(call.call);
         let sent = self.log.sent.iter();
         sent.filter(move |sent| sent.facts.call == number)
     }
 
-    /// A server on the way of a call lost its memory while the call's INVITE was under way.
+    /// Whether a server on the way of a call lost its memory while the call's INVITE was under way.
     fn was_cut(&self, call: &NetCall) -> bool {
         let under_way = call.start..=self.last_of_invite(call);
         self.path(call)
@@ -137,7 +137,7 @@ impl Case<'_> {
             .any(|server| self.scenario.crashes(*server).any(|at| under_way.contains(&at)))
     }
 
-    /// Whether its registrar may have lost who is called by right.
+    /// Whether the registrar may rightly have lost the called user's bindings.
     fn callee_may_be_lost(&self, call: &NetCall) -> bool {
         let scenario = self.scenario;
         if scenario.is_to_group(call) {
@@ -149,14 +149,14 @@ impl Case<'_> {
         !keeps && scenario.crashes(home).next().is_some()
     }
 
-    /// When a call's INVITE or an answer to it was last sent.
+    /// When a call's INVITE, or a response to it, was last sent.
     fn last_of_invite(&self, call: &NetCall) -> Micros {
         let of_it = |sent: &&Sent| sent.facts.call == Some(call.call) && sent.facts.method == "INVITE";
         self.log.sent.iter().rfind(of_it).map_or(0, |sent| sent.at)
     }
 
-    /// Whether a server was away, for a time at least, between these times. Where its disk fails it may
-    /// not start before that is over.
+    /// Whether a server was away for any time between these times. If its disk fails, it may not start before
+    /// the fault ends.
     fn was_away(&self, server: NodeId, from: Micros, to: Micros) -> bool {
         let its = || self.scenario.troubles.iter().filter(|t| t.node == server);
         let of_disk = |t: &TroublePlan| match t.trouble {
@@ -188,8 +188,8 @@ impl Case<'_> {
         })
     }
 
-    /// Whether a connection between two nodes may have ended between these times: what was on it may
-    /// have come or not.
+    /// Whether a connection between two nodes may have ended between these times. Messages on it may have
+    /// arrived or not.
     fn was_disconnected(&self, between: (NodeId, NodeId), from: Micros, to: Micros) -> bool {
         let is_end = |node: NodeId| node == between.0 || node == between.1;
         self.scenario.troubles.iter().any(|t| {
@@ -210,8 +210,8 @@ impl Case<'_> {
         })
     }
 
-    /// Whether a called phone was not registered at some time while messages of the call were sent. A server without
-    /// state finds no way to it then, for an ACK or CANCEL either.
+    /// Whether a called phone was not registered at some time while messages of the call were sent. A server
+    /// without state then finds no way to the phone, for an ACK or CANCEL either.
     fn was_unregistered(&self, call: &NetCall) -> bool {
         let first = self.of_call(call).next().map_or(0, |sent| sent.at);
         let last = self.of_call(call).last().map_or(0, |sent| sent.at);
@@ -226,8 +226,8 @@ impl Case<'_> {
         })
     }
 
-    /// The connection of a phone that is called may have ended under its INVITE: whether what was sent
-    /// on it arrived is not known then, and its other way is tried (RFC 3261 §16.9).
+    /// Whether the connection of a called phone may have ended under its INVITE. The arrival of messages on
+    /// it is then uncertain, and the phone's other address is tried (RFC 3261 §16.9).
     fn lost_connection(&self, call: &NetCall, phone: usize) -> bool {
         let plan = &self.scenario.phones[phone];
         let ends = (
@@ -238,8 +238,8 @@ impl Case<'_> {
         plan.speaks != Speaks::Udp && self.was_disconnected(ends, call.start, last)
     }
 
-    /// How long a server waits for the first response to an INVITE that it sends to this node: timer B, or timer C, or
-    /// the time-out of the group of which the node is a member.
+    /// How long a server waits for the first response to an INVITE to this node: timer B, timer C, or the
+    /// time-out of the group whose member the node is.
     fn patience(&self, server: NodeId, to: NodeId) -> Micros {
         let scenario = self.scenario;
         let c = scenario
@@ -253,7 +253,7 @@ impl Case<'_> {
         times.fold(TIMER_B, Micros::min)
     }
 
-    /// A server on the way has bounds so small that it may refuse.
+    /// Whether a server on the way has bounds so small that it may refuse.
     fn may_refuse(&self, call: &NetCall) -> bool {
         self.path(call)
             .iter()
@@ -261,7 +261,7 @@ impl Case<'_> {
     }
 }
 
-/// Whether it went by UDP: its topmost Via is of the hop.
+/// Whether the message went by UDP, according to its topmost Via.
 fn is_udp(sent: &Sent) -> bool {
     let at = sent.text.find("\r\nVia: ");
     at.is_some_and(|at| sent.text[at..].starts_with("\r\nVia: SIP/2.0/UDP"))

@@ -1,11 +1,12 @@
-//! The reference: what a registrar may say, given what it was asked and what it answered.
+//! A model of registrations: what a registrar may respond, given the requests and its earlier responses.
 //!
-//! Of each phone it is known whether its binding is there, is not, or may be either: an answer
-//! makes it certain, a question that was not answered uncertain. A crash leaves it certain where
-//! the registrar had promised that (`durability = "commit"`). Where the wall clock of the registrar
-//! is set, registrations last by the time that passes still, but a little faster or slower until it
-//! has caught up ([`sip_core::time::SteadyWall`]); a start goes by the clock as it is, and what was
-//! bound before may last longer or shorter by as much as that was set.
+//! Each phone's binding is known to exist, known not to exist, or uncertain. A response makes it certain, a
+//! request without a response uncertain. A crash leaves it certain if the registrar had promised that
+//! (`durability = "commit"`).
+//!
+//! If the registrar's wall clock is set, registrations still last by the passing time, but a little faster or
+//! slower until the clock has caught up ([`sip_core::time::SteadyWall`]). A start uses the clock as it is, so
+//! earlier bindings may last longer or shorter by as much as the clock was set.
 
 use super::super::phone::contact;
 use super::super::scenario::{
@@ -17,28 +18,28 @@ use crate::agent::registration::{Ask, Registration};
 use crate::clock::{Micros, SECOND};
 use crate::report::RequestEnd;
 
-/// Expiry is in whole seconds, at both ends.
+/// Slack of expiry, which is in whole seconds at both ends.
 const SLACK: Micros = 2 * SECOND;
 
-/// The longest that a registrar grants.
+/// Longest registration that a registrar grants.
 const MAX_GRANT: Micros = GRANTS_S.1 as Micros * SECOND;
-/// A copy of a request may come this much later.
+/// Longest delay of a copy of a request.
 const LATE_COPY: Micros = 40 * SECOND;
 
-/// By which part of the time a registrar's clock may go wrong while it catches up.
+/// Divisor of the time by which a registrar's clock may go wrong while it catches up.
 const SLEWING: u64 = 20;
 
-/// What is known of a binding.
+/// Knowledge about a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// It is there since then, and ends between these times.
+    /// The binding has existed since the first time, and ends between the other two.
     Bound(Micros, Micros, Micros),
     Unbound,
-    /// It may be there, until then at the latest.
+    /// The binding may exist.
     Either,
 }
 
-/// Judges what the phones of a user were told of this one.
+/// Judges the responses about this phone that the phones of its user got.
 pub(super) fn check(scenario: &Scenario, place: usize, histories: &[&[Registration]]) -> Vec<Violation> {
     let phone = &scenario.phones[place];
     let history = told_of(scenario, place, histories);
@@ -94,8 +95,8 @@ pub(super) fn check(scenario: &Scenario, place: usize, histories: &[&[Registrati
     model.found
 }
 
-/// What was asked and answered of the binding of a phone, in the order of the answers: by itself, and
-/// the lists that other phones of its user got while it asked for nothing.
+/// The requests and responses about a phone's binding, in the order of the responses: its own, and the lists
+/// that other phones of its user got while this phone had no request under way.
 fn told_of(scenario: &Scenario, place: usize, histories: &[&[Registration]]) -> Vec<Registration> {
     let own = histories[place];
     let overlaps = |other: &Registration| {
@@ -117,16 +118,15 @@ fn told_of(scenario: &Scenario, place: usize, histories: &[&[Registration]]) -> 
     all
 }
 
-/// When a registrar that promises to answer once a registration is on disk has no disk that would
-/// take it.
+/// When a registrar that confirms registrations only from disk has no disk that would store them.
 fn diskless(scenario: &Scenario, home: usize) -> Option<(Micros, Micros)> {
     if scenario.servers[home].durability != DurabilityPlan::Commit {
         return None;
     }
     let of_store = scenario.troubles.iter().filter_map(|t| match t.trouble {
         _ if t.node != home => None,
-        // Whatever fails now and then, or has little room, may take one: then that it did is judged
-        // where it says so ([`super::super::server`]).
+        // A disk with occasional failures or little room may still store a registration. The server judges
+        // then itself whether it did ([`super::super::server`]).
         Trouble::Disk { fault, lasts } => match fault {
             DiskFault::Syncs { per_mille: 1_000.. } | DiskFault::Everything { per_mille: 1_000.. } => {
                 Some((t.at, lasts))
@@ -141,7 +141,7 @@ fn diskless(scenario: &Scenario, home: usize) -> Option<(Micros, Micros)> {
         }
         Trouble::Crash { .. } | Trouble::Partition { .. } | Trouble::Reset | Trouble::WallJump { .. } => None,
     });
-    // Of several the last counts: one alone is certain.
+    // Only a single fault gives certain times: of several, the last one counts.
     let found: Vec<(Micros, Micros)> = of_store.collect();
     let &[(at, lasts)] = found.as_slice() else {
         return None;
@@ -151,25 +151,25 @@ fn diskless(scenario: &Scenario, home: usize) -> Option<(Micros, Micros)> {
 
 struct Model<'a> {
     phone: &'a PhonePlan,
-    /// Its contact.
+    /// Contact of the phone.
     own: String,
-    /// Those of all phones of its user.
+    /// Contacts of all phones of the user.
     all: Vec<String>,
     known: Known,
-    /// A REGISTER may be held up until the registrar, which crashed, knows no more what it removed.
+    /// Whether a REGISTER may be delayed until the registrar, which crashed, has forgotten a removal.
     forgets_removals: bool,
-    /// Whether the registrar answers once it is on disk.
+    /// Whether the registrar responds once the registration is on disk.
     waits_for_disk: bool,
     /// Whether the registrar's wall clock is set at some time.
     jumps: bool,
-    /// When the registrar lost what it knew.
+    /// When the registrar lost its bindings. Past ones are removed.
     crashes: Vec<Micros>,
-    /// When the registrar ended, whatever it lost by that.
+    /// When the registrar ended, whatever it lost. Past ones are removed.
     kills: Vec<Micros>,
-    /// The same, of the whole run.
+    /// When the registrar ended, in the whole run.
     restarts: Vec<Micros>,
-    /// A change was refused as its record was not on disk in time. It may have come there since,
-    /// and the registrar have ended before that was taken back.
+    /// Whether a change was refused because its record was not on disk in time. The record may have reached
+    /// the disk since, and the registrar have ended before it undid the change.
     doubtful: bool,
     found: Vec<Violation>,
 }
@@ -185,7 +185,7 @@ impl Model<'_> {
             return self.violate("no end", format!("{registration:?}"));
         };
         let sent_at = registration.sent_at;
-        // It may have been before the question, or between it and its answer.
+        // A crash may have been before the request, or between the request and its response.
         let before = self.crashes.iter().any(|at| *at <= ended_at);
         let between = self.crashes.iter().any(|at| (sent_at..=ended_at).contains(at));
         self.crashes.retain(|at| *at > ended_at);
@@ -222,8 +222,8 @@ impl Model<'_> {
             }
             Ask::Unbind if answered && self.forgets_removals => self.known = Known::Either,
             Ask::Unbind if answered => self.known = Known::Unbound,
-            // RFC 3261 §10.3: what is refused leaves the bindings as they were. A datagram may have come
-            // more than once, and one copy have been taken.
+            // RFC 3261 §10.3: a refused request leaves the bindings as they were. A datagram may have come
+            // more than once, and one copy may have been accepted.
             Ask::Bind(_) | Ask::Unbind if refused && self.phone.speaks != Speaks::Udp => {}
             Ask::Bind(_) => self.known = self.refused(ended_at),
             Ask::Unbind => self.known = Known::Either,
@@ -233,10 +233,10 @@ impl Model<'_> {
         }
     }
 
-    /// Whether so much is what the registrar's configuration grants to who asks for so much. A datagram
-    /// may have come before, and its answer have been lost, and an answer that waits for the disk tells
-    /// what is left then: some of it has passed. (Where the registrar started in between by a clock that
-    /// was set, any of it, or none.)
+    /// Whether the granted seconds are those that the registrar's configuration gives for the requested ones.
+    /// A datagram may have come before, with its response lost, and a response that waits for the disk has
+    /// the seconds that are left: some have passed. (If the registrar started in between by a clock that was
+    /// set, any number is possible.)
     fn is_due(&self, registration: &Registration, asked: u32, granted: u32, ended_at: Micros) -> bool {
         let (shortest, longest) = GRANTS_S;
         if asked < shortest {
@@ -259,8 +259,8 @@ impl Model<'_> {
         (u64::from(due).saturating_sub(passed)..=u64::from(due)).contains(&u64::from(granted))
     }
 
-    /// After a refresh that was refused, or not answered: it may have been done, now or by a late
-    /// copy, but what was there before is there in any case (RFC 3261 §10.3).
+    /// Knowledge after a refresh without a 200. The refresh may have been done, now or by a late copy, but an
+    /// earlier binding exists in any case (RFC 3261 §10.3).
     fn refused(&self, ended_at: Micros) -> Known {
         match self.known {
             Known::Bound(since, earliest, latest) => {
@@ -271,7 +271,7 @@ impl Model<'_> {
         }
     }
 
-    /// Seconds that the own contact has left.
+    /// Remaining seconds of the phone's own contact.
     fn own(&self, registration: &Registration) -> Option<u32> {
         let found = registration
             .contacts
@@ -280,7 +280,7 @@ impl Model<'_> {
         found.map(|(_, left)| *left)
     }
 
-    /// A 200 lists what the user's phones bound, each once (RFC 3261 §10.3 step 8).
+    /// A 200 lists only contacts of the user's phones, each once (RFC 3261 §10.3 step 8).
     fn others(&mut self, registration: &Registration) {
         let mut left = self.all.clone();
         for (contact, _) in &registration.contacts {
@@ -370,7 +370,7 @@ mod tests {
 
     const OK: RequestEnd = RequestEnd::Answered(200);
 
-    /// RFC 3261 §10.3: it may be less than was asked for, and here it is said how much.
+    /// RFC 3261 §10.3: the registrar may grant less than requested. The configuration here says how much.
     #[test]
     fn what_is_granted_is_what_is_configured() {
         let grant = |asked_s, granted| {
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// A disk of which all syncs fail takes nothing.
+    /// A disk whose syncs all fail stores nothing.
     #[test]
     fn nothing_is_answered_that_no_disk_has() {
         let trouble = |fault| {

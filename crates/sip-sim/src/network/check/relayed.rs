@@ -1,8 +1,8 @@
-//! What a server without state gets it sends on, copy for copy (RFC 3261 §16.11). So does one with state for what belongs
-//! to no transaction of its own: the ACK to a 2xx. (Of a 2xx, [`super::hops`] says the same.)
+//! Rules about relaying: a server without state sends each copy on that it gets (RFC 3261 §16.11). A server
+//! with state does so for what matches no transaction: the ACK to a 2xx. (For a 2xx, see [`super::hops`].)
 //!
-//! Only calls are judged whose nodes speak UDP with each other: what goes by a connection may be lost with it. A server
-//! that was away, or has small bounds, is not judged.
+//! Only calls over UDP are judged: a message on a connection may be lost with it. A server that was away, or
+//! has small bounds, is not judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +14,11 @@ use super::{Case, Violation};
 use crate::message::{View, param};
 use crate::trace::Sent;
 
-/// What is counted: the server, the branch with which the request came to it, the method, and of a response the status
-/// and the tag.
+/// Key of the counts: the server, the branch with which the request came to it, the method, and for a
+/// response the status and the tag.
 type Kind<'a> = (NodeId, &'a str, &'a str, Option<u16>, &'a str);
 
-/// Copies that came, and that left.
+/// Numbers of copies that came, and that left.
 #[derive(Default)]
 struct Balance {
     came: usize,
@@ -33,7 +33,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
         .collect()
 }
 
-/// Whether all that belongs to a call goes by UDP.
+/// Whether all messages of a call go by UDP.
 fn is_judged(case: &Case<'_>, call: &NetCall) -> bool {
     let scenario = case.scenario;
     let speaks_udp = |phone: usize| scenario.phones[phone].speaks == Speaks::Udp;
@@ -49,7 +49,7 @@ fn is_judged(case: &Case<'_>, call: &NetCall) -> bool {
 
 fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
     let servers = case.path(call);
-    // What the stranger sends may have the Call-ID of a call.
+    // Messages of the stranger may have the Call-ID of a call.
     let is_of_stranger = |sent: &Sent| {
         let vias = View::new(&sent.text).all("Via");
         vias.map(|via| param(via, "branch")).any(is_strangers) || is_changed_copy(&sent.text)
@@ -57,7 +57,7 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
     let sent: Vec<&Sent> = case.of_call(call).filter(|sent| !is_of_stranger(sent)).collect();
     let mut balances: BTreeMap<Kind<'_>, Balance> = BTreeMap::new();
     let mut invites: BTreeSet<(NodeId, &str)> = BTreeSet::new();
-    // Requests that a server answered itself.
+    // Requests to which a server itself responded.
     let mut answered: BTreeSet<(NodeId, &str, &str)> = BTreeSet::new();
     for sent in &sent {
         let facts = &sent.facts;
@@ -68,7 +68,8 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
             let Some(server) = server.filter(|server| servers.contains(server)) else {
                 continue;
             };
-            // Of a request that leaves and of a response that comes the second Via is the one of the hop before.
+            // The second Via of a request that leaves, and of a response that comes, is that of the hop
+            // before.
             let branch = if came == is_response {
                 second
             } else {
@@ -103,7 +104,7 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
             let of = if *method == "ACK" { "INVITE" } else { *method };
             let is_own = *status == Some(100) || answered.contains(&(*server, *branch, of));
             let is_challenged = *method == "BYE" && plan.auth == AuthPlan::ByeToo;
-            // The ACK to a failure is looked up anew, and leads nowhere while its phone is not registered.
+            // The ACK to a failure is routed anew, and goes nowhere while its phone is not registered.
             let is_astray = *method == "ACK" && was_away;
             let goes_on = is_to_success || !(may_keep(plan) || is_own || is_challenged || is_astray);
             goes_on && balance.came != balance.left

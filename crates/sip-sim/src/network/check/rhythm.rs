@@ -1,7 +1,8 @@
-//! When a server that keeps state sends something again: neither sooner than the timer says, nor
-//! later than one tick of the wheel for each time (RFC 3261 §17.1.1.2, §17.1.2.2, §17.2.1).
+//! Rules about retransmissions of a server with state: not sooner than the timer, and not later than one tick
+//! of the wheel for each time (RFC 3261 §17.1.1.2, §17.1.2.2, §17.2.1).
 //!
-//! Over UDP only: nothing is sent again elsewhere. What a server that crashed had begun then is not judged.
+//! They are judged over UDP only, because nothing is retransmitted elsewhere. Transactions of a server that
+//! then crashed are not judged.
 
 use std::collections::BTreeMap;
 
@@ -20,24 +21,24 @@ const T1: Micros = 500 * MS;
 const T2: Micros = 4 * SECOND;
 /// Timers B, F and H.
 const TIME_OUT: Micros = 64 * T1;
-/// T4, for what comes by UDP: since the ACK.
+/// Timer I over UDP (T4), after the ACK.
 const TIMER_I: Micros = 5 * SECOND;
-/// From worker to worker.
+/// Time from worker to worker.
 const HAND_OVER: Micros = MS;
 
-/// What is sent again, and by which timer.
+/// Kind of a retransmitted message, with its timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Timer A: it doubles.
+    /// INVITE, by timer A, which doubles.
     Invite,
-    /// Timer E: it doubles up to T2.
+    /// Another request, by timer E, which doubles up to T2.
     Request,
-    /// Timer G, as timer E.
+    /// A failure of an INVITE, by timer G, which is like timer E.
     Failure,
 }
 
 impl Kind {
-    /// From the `sent`-th sending to the next.
+    /// Interval between the `sent`-th sending and the next.
     fn interval(self, sent: usize) -> Micros {
         let doubled = T1 << sent.saturating_sub(1).min(10);
         match self {
@@ -47,27 +48,27 @@ impl Kind {
     }
 }
 
-/// Which transaction: who, with whom, branch, method.
+/// A transaction: sender, receiver, branch, method.
 type Key<'a> = (NodeId, NodeId, &'a str, &'a str);
 
-/// What happened in one transaction, on one side.
+/// Events of one transaction, on one side.
 #[derive(Debug, Default)]
 struct Course<'a> {
-    /// When it was sent.
+    /// When the message was sent.
     sent: Vec<Micros>,
-    /// When something came back that ends or slows its timer.
+    /// When a message came back that ends or slows the timer.
     first_back: Option<Micros>,
-    /// When final answers did.
+    /// When final responses came back.
     finals_back: Vec<Micros>,
-    /// Branch of the hop before.
+    /// Branch at the hop before.
     before: Option<&'a str>,
-    /// When a copy of the request came, for a failure.
+    /// When copies of the request came, for a failure.
     copies: Vec<Micros>,
-    /// A failure's INVITE got a 100: it has a transaction, whose source is no stranger.
+    /// Whether a failure's INVITE got a 100: it has a transaction, and its source is not the stranger.
     has_trying: bool,
 }
 
-/// All transactions that are judged.
+/// All judged transactions.
 #[derive(Default)]
 struct Courses<'a> {
     requests: BTreeMap<Key<'a>, Course<'a>>,
@@ -82,7 +83,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut courses = Courses::default();
     for sent in &case.log.sent {
         let Some(to) = sent.to else { continue };
-        // It has the branch of a phone's request, and is another.
+        // A changed copy has the branch of a phone's request, and is another request.
         if is_changed_copy(&sent.text) {
             continue;
         }
@@ -108,7 +109,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
 }
 
 impl<'a> Courses<'a> {
-    /// A server sends it.
+    /// Notes a message that a server sends.
     fn leaves(&mut self, sent: &'a Sent, to: NodeId) {
         let facts = &sent.facts;
         let key = (sent.from, to, &*facts.branch, &*facts.method);
@@ -126,7 +127,7 @@ impl<'a> Courses<'a> {
             }
             Some(300..) if facts.method == "INVITE" => {
                 let course = self.failures.entry(key).or_default();
-                // Else it was refused without state: its copies are new requests.
+                // Without a 100 the INVITE was refused without state: its copies are new requests.
                 if course.has_trying {
                     course.sent.push(sent.at);
                 }
@@ -135,7 +136,7 @@ impl<'a> Courses<'a> {
         }
     }
 
-    /// It comes to a server.
+    /// Notes a message that comes to a server.
     fn comes(&mut self, sent: &'a Sent, to: NodeId) {
         let facts = &sent.facts;
         let Some(&first) = sent.arrivals.first() else {
@@ -178,7 +179,7 @@ impl<'a> Courses<'a> {
             };
             (key, kind, course)
         });
-        // Who sends to this one over TCP: a server without state sends copies.
+        // The servers that send to this one over TCP: one without state sends copies.
         let before = |server: NodeId| {
             let to_it = move |s: &&ServerPlan| s.next.is_some_and(|next| next.tcp && next.server == server);
             scenario.servers.iter().filter(to_it)
@@ -191,7 +192,7 @@ impl<'a> Courses<'a> {
             let Some(&began) = course.sent.first() else {
                 continue;
             };
-            // What it knew of it, it may have lost.
+            // A server that was away may have lost its state.
             let ended = course.sent.last().map_or(began, |last| began.max(*last)) + TIME_OUT;
             if case.was_away(key.0, began.saturating_sub(2 * TIME_OUT), ended) {
                 continue;
@@ -228,23 +229,23 @@ impl<'a> Courses<'a> {
 
 type Fault = Option<(&'static str, String)>;
 
-/// When a copy of a request is a new one to a server.
+/// When a copy of a request counts as a new one at a server.
 struct News {
-    /// A server without state sends copies to it over TCP.
+    /// Whether a server without state sends copies to it over TCP.
     copied: bool,
-    /// Somebody sends requests to it over TCP.
+    /// Whether any server sends requests to it over TCP.
     by_tcp: bool,
     /// When an ACK first came.
     acked: Option<Micros>,
 }
 
-/// A request is sent again by its timer only, which an answer stops (an INVITE's) or slows.
-/// Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch; by
-/// UDP an INVITE is one when timer I has ended.
+/// Judges early retransmissions: a request is sent again by its timer only, which a response stops (that of
+/// an INVITE) or slows. Over TCP a request with a response leaves nothing behind, and a copy is a new request
+/// with the same branch. By UDP a copy of an INVITE is a new one after timer I.
 fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], news: &News) -> Fault {
     let first = course.finals_back.iter().min().copied();
     let answered = first.filter(|_| kind == Kind::Request);
-    // Since the last copy there was no answer.
+    // Whether there was no response since the last copy.
     let is_right = |at: Micros| {
         let asked = copies.iter().filter(|copy| **copy <= at).max();
         let since = asked.map_or(0, |copy| copy + HAND_OVER);
@@ -262,7 +263,7 @@ fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], news: &News) -> Fau
         if answered.is_some_and(|back| pair[1] > back) {
             break;
         }
-        // See above: an INVITE too. And by UDP a copy is new once timer I of the one before has ended.
+        // As above, for an INVITE too. By UDP a copy is new once timer I of the transaction before has ended.
         let over = news.acked.map(|at| at + if news.by_tcp { 0 } else { TIMER_I });
         let anew = |copy: &Micros| {
             let is_new = news.copied || over.is_some_and(|over| over <= *copy);
@@ -291,7 +292,7 @@ fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], news: &News) -> Fau
     None
 }
 
-/// And it is, until something comes back.
+/// Judges missing retransmissions: the request is sent again until something comes back.
 fn late(case: &Case<'_>, (server, to): (NodeId, NodeId), kind: Kind, course: &Course<'_>) -> Fault {
     let &began = course.sent.first()?;
     let ends = began
@@ -299,7 +300,7 @@ fn late(case: &Case<'_>, (server, to): (NodeId, NodeId), kind: Kind, course: &Co
             Kind::Invite => case.patience(server, to),
             Kind::Request | Kind::Failure => TIME_OUT,
         };
-    // Where nobody listens ICMP ends it.
+    // If the receiver is away, ICMP ends the transaction.
     if case.was_away(to, began, ends) {
         return None;
     }
@@ -315,7 +316,7 @@ fn late(case: &Case<'_>, (server, to): (NodeId, NodeId), kind: Kind, course: &Co
     None
 }
 
-/// A failure is sent again by timer G and for each copy of its INVITE.
+/// Judges the number of failures: one is sent again by timer G, and for each copy of its INVITE.
 fn too_often(course: &Course<'_>) -> Fault {
     let &first = course.sent.first()?;
     for (n, at) in course.sent.iter().enumerate() {
@@ -331,7 +332,8 @@ fn too_often(course: &Course<'_>) -> Fault {
     None
 }
 
-/// And not once its ACK has come, unless a copy of its INVITE came after timer I: that is a new one.
+/// Judges failures after the ACK: none is sent, unless a copy of the INVITE came after timer I, which is a
+/// new request.
 fn after_ack(course: &Course<'_>) -> Fault {
     let ack = course.first_back?;
     let is_new = |at: Micros| {
@@ -346,7 +348,7 @@ fn after_ack(course: &Course<'_>) -> Fault {
     Some(("final after ACK", what))
 }
 
-/// And it is, until its ACK comes.
+/// Judges missing failures: one is sent again until its ACK comes.
 fn overdue(course: &Course<'_>) -> Fault {
     let &first = course.sent.first()?;
     for (n, due) in due_times().enumerate() {

@@ -1,6 +1,6 @@
-//! What a stranger may not reach: somebody by a forged Route, anybody with another's credentials, what no rule leads to by
-//! a contact; and he may not have a server send more, to an address that has proved nothing, than came from
-//! there. And whoever it is uses each credential once.
+//! Rules about what the stranger may not achieve. A forged Route must reach no phone, and credentials of
+//! another party no user. A contact must lead nowhere where no rule leads. A server must not send more to an
+//! unproven address than came from there. Each credential is used once, regardless of its sender.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,11 @@ use crate::clock::{MS, Micros, SECOND};
 use crate::message::{View, param};
 use crate::trace::Sent;
 
-/// Bytes that may go to an unproven source for each that came.
+/// Most bytes that may go to an unproven source, for each byte that came.
 const MOST_BYTES: usize = 3;
-/// A request waits no longer than this for its credentials to be looked up, and for another worker
-/// before that.
+/// Longest time of a request in a look-up of its credentials, and on the way to another worker before that.
 const LONGEST_LOOK_UP: Micros = 3 * SECOND + TICK_US + 2 * MS;
-/// And a REGISTER no longer than this to be on disk.
+/// Longest further time of a REGISTER until it is on disk.
 const LONGEST_SAVE: Micros = 5 * SECOND + TICK_US;
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
@@ -35,18 +34,18 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     found
 }
 
-/// Forged routes lead nowhere, and credentials are good for who has them.
+/// Forged Routes lead nowhere, and credentials serve their owner only.
 fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
     let servers = case.scenario.servers.len();
     let mut found = Vec::new();
-    // Which server he sent a request to, by its branch.
+    // The servers to which the stranger sent requests, by branch.
     let mut asked: BTreeMap<&str, NodeId> = BTreeMap::new();
     for sent in &case.log.sent {
         let facts = &sent.facts;
         if sent.from == stranger
             && let Some(to) = sent.to
         {
-            // A request that a server seems to have sent has the stranger's Via below.
+            // A request that seems to come from a server has the stranger's Via below.
             let vias = View::new(&sent.text);
             asked.extend(vias.all("Via").map(|via| (param(via, "branch"), to)));
         }
@@ -70,17 +69,17 @@ fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
     found
 }
 
-/// What a request that a server sends has of the stranger's and must not: where its method needs
-/// credentials at the server that he sent it to, none of his passes; and his MESSAGEs, whose Route he
-/// made up and whose Request-URI is of no domain, pass nowhere.
+/// Describes a request of the stranger that a server forwards although it must not. If its method needs
+/// credentials at the server to which it was sent, the stranger's must not pass. A MESSAGE of the stranger,
+/// which has a forged Route and a Request-URI of no domain, must never pass.
 fn passes(scenario: &Scenario, sent: &Sent, asked: &BTreeMap<&str, NodeId>) -> Option<String> {
     let view = View::new(&sent.text);
     let mut branches = view.all("Via").map(|via| param(via, "branch"));
     let his = branches.find(|branch| is_strangers(branch))?;
     let &first = asked.get(his)?;
     let method = sent.facts.method.as_str();
-    // In the name of who has the credentials they may be the first to come; then they are used up
-    // (`credential twice`).
+    // A copy from the forged address of the credentials' owner may be the first to come. The credentials are
+    // then used up (`credential twice`).
     let is_judged = method == "MESSAGE"
         || is_from_his_own_address(his) && needs_credentials(scenario, first).contains(&method);
     is_judged.then(|| {
@@ -91,9 +90,9 @@ fn passes(scenario: &Scenario, sent: &Sent, asked: &BTreeMap<&str, NodeId>) -> O
     })
 }
 
-/// Contacts of the stranger's account lead back to the server or to the gateway, so no call to the account goes on. It
-/// may go to the stranger by the connection of the registration, if the server does not yet know that this has ended. And
-/// no server sends itself a request.
+/// Judges contacts. Those of the stranger's account lead back to the server or to the gateway, so no call to
+/// the account may go on. One may go to the stranger by the connection of the registration, if the server
+/// does not yet know that the connection has ended. No server may send itself a request.
 fn contacts(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
     let servers = case.scenario.servers.len();
     let requests = case.log.sent.iter();
@@ -116,7 +115,7 @@ fn contacts(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
     wrong.map(violation).collect()
 }
 
-/// The methods for which a server asks everybody but other servers for credentials.
+/// Methods for which a server challenges every sender except other servers.
 fn needs_credentials(scenario: &Scenario, server: NodeId) -> &'static [&'static str] {
     match scenario.servers[server].auth {
         _ if !scenario.homes.contains(&server) => &[],
@@ -129,18 +128,21 @@ fn needs_credentials(scenario: &Scenario, server: NodeId) -> &'static [&'static 
 /// A request of the stranger's at a server: branch and method.
 type Asked<'a> = (&'a str, &'a str);
 
-/// What came of one: datagrams that arrived, and those that answered, by time.
+/// Events of one request: datagrams that came, and responses, by time.
 #[derive(Default)]
 struct Course {
     came: Vec<(Micros, usize)>,
     answers: Vec<(Micros, usize)>,
 }
 
-/// Of each server, to whom the stranger's requests say that they come from, himself or somebody who
-/// has asked for nothing: for each datagram that came at most one, soon, and no more than some times
-/// its bytes; to repeat it takes the request again. What needs no credentials is let in as the
-/// configuration wants it, and is not counted; nor is an INVITE with credentials in the name of who
-/// got their nonce: he has answered a challenge that was sent to his address (docs/attacks.md).
+/// Judges amplification at each server: requests of the stranger have the stranger's own address, or a forged
+/// one whose owner has asked for nothing. For each datagram that came, at most one may go there. It must
+/// follow soon, and have no more than [`MOST_BYTES`] times the bytes. A repetition needs another copy of the
+/// request.
+///
+/// Not counted are requests that need no credentials, which the configuration admits. Nor is an INVITE with
+/// credentials from the forged address of their owner, who has answered a challenge that was sent there
+/// (docs/attacks.md).
 fn amplification(case: &Case<'_>, stranger: NodeId, server: NodeId) -> Vec<Violation> {
     let asked = needs_credentials(case.scenario, server);
     let mut courses: BTreeMap<Asked<'_>, Course> = BTreeMap::new();
@@ -177,7 +179,7 @@ fn amplification(case: &Case<'_>, stranger: NodeId, server: NodeId) -> Vec<Viola
         .collect()
 }
 
-/// The first answer for which no datagram came lately, or too short a one; each serves once.
+/// The first response for which no datagram came recently, or too short a one; each datagram serves once.
 fn unasked(mut course: Course, longest: Micros) -> Option<(Micros, usize)> {
     course.came.sort_unstable();
     course.answers.into_iter().find(|(at, len)| {
@@ -189,19 +191,19 @@ fn unasked(mut course: Course, longest: Micros) -> Option<(Micros, usize)> {
     })
 }
 
-/// Whether it is an INVITE in the name of who has the credentials in it.
+/// Whether it is an INVITE with credentials from their owner's forged address.
 fn is_proved(sent: &Sent) -> bool {
     let own = is_from_his_own_address(&sent.facts.branch);
     !own && sent.facts.method == "INVITE" && sent.facts.credentials
 }
 
-/// What tells requests apart: branch and Call-ID. (A changed copy may have the branch of its original.)
+/// Identity of a request: branch and Call-ID. (A changed copy may have the branch of its original.)
 type Identity<'a> = (&'a str, &'a str);
 
-/// Nonce and count.
+/// Server, nonce and count.
 type Credential<'a> = (NodeId, &'a str, &'a str);
 
-/// Each count of a nonce serves one request: of those that came with it, no more than one is let in (RFC 7616 §3.3, §5.5).
+/// Each count of a nonce serves one request: of those with it, at most one is admitted (RFC 7616 §3.3, §5.5).
 fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
     let servers = case.scenario.servers.len();
     let mut asked: BTreeMap<(NodeId, Identity<'_>), Credential<'_>> = BTreeMap::new();
@@ -226,7 +228,7 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
         if sent.from >= servers {
             continue;
         }
-        // Let in is what goes on, and what is registered.
+        // A request counts as admitted if it goes on, or is registered.
         let second = view.all("Via").nth(1);
         let branch = match (sent.facts.status, second) {
             (None, Some(via)) if matches!(sent.facts.method.as_str(), "INVITE" | "BYE") => {
@@ -239,7 +241,7 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
             served.entry(*credential).or_default().insert(key.1);
         }
     }
-    // A server that starts with its clock set back takes what it used before for new.
+    // A server that starts with its clock set back takes used credentials for new ones.
     let forgets =
         |server: NodeId| case.scenario.clock_jumps(server) && case.scenario.crashes(server).next().is_some();
     let twice = served

@@ -1,4 +1,4 @@
-//! What a server asks: subscribers, names, its store of registrations; and how these fail.
+//! Back-ends of a server: subscribers, names, the store of registrations; and their failures.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::agent::PASSWORD;
 use crate::clock::{Micros, Queue};
 use crate::rng::Rng;
 
-/// Seconds for which names are good.
+/// Seconds for which names are valid.
 pub(super) const TTL_S: u32 = 30;
 
-/// How a back-end is at the moment.
+/// Present state of a back-end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
     Slow(Micros),
@@ -27,23 +27,23 @@ enum Health {
     Failing,
 }
 
-/// An answer for one worker.
+/// A result for one worker.
 #[derive(Debug)]
 pub(super) struct Answered {
-    /// Which worker.
+    /// The worker of the query.
     pub worker: usize,
-    /// Its question.
+    /// Id of the query.
     pub id: QueryId,
-    /// The answer.
+    /// The result.
     pub answer: QueryResult,
-    /// Secrets to be kept in the cache of the process.
+    /// Secrets for the cache of the process.
     pub cache: Option<(Vec<u8>, Option<Secrets>)>,
 }
 
-/// The back-ends of one server. They live on when its process ends; the questions do not.
+/// The back-ends of one server. They outlive its process; the queries do not.
 #[derive(Debug)]
 pub(super) struct Backends {
-    /// The disk.
+    /// The store on the disk.
     pub store: Store,
     usual: Micros,
     health: BTreeMap<BackendKind, (Health, Micros)>,
@@ -63,7 +63,7 @@ impl Backends {
         }
     }
 
-    /// One of them is not well, until then.
+    /// Applies a trouble of a back-end, which lasts for a time.
     pub(super) fn trouble(&mut self, now: Micros, trouble: &Trouble) {
         let (backend, health, lasts) = match trouble {
             Trouble::Slow { backend, by, lasts } => (backend, Health::Slow(*by), lasts),
@@ -84,7 +84,7 @@ impl Backends {
         self.health.insert(*backend, (health, now + lasts));
     }
 
-    /// Whatever is not well is well again from now on.
+    /// Ends all troubles now.
     pub(super) fn heal(&mut self, now: Micros) {
         for (_, until) in self.health.values_mut() {
             *until = (*until).min(now);
@@ -99,13 +99,13 @@ impl Backends {
             .filter(|(_, until)| *until > now)
     }
 
-    /// The process ends: nobody waits for its questions any more.
+    /// Ends the process, whose queries are dropped.
     pub(super) fn crash(&mut self, now: Now, power: bool) {
         self.answers = Queue::default();
         self.store.crash(now, power);
     }
 
-    /// A question of a worker.
+    /// Handles a query of a worker.
     pub(super) fn ask(&mut self, now: Micros, worker: usize, query: Query) {
         match query.kind {
             QueryKind::Credentials {
@@ -181,13 +181,13 @@ impl Backends {
         }
     }
 
-    /// How long a write that begins now takes.
+    /// Duration of a write that begins now.
     fn write_takes(&mut self, now: Micros) -> Micros {
         let usual = self.store.usual();
         match self.health(now, BackendKind::Store) {
             None | Some((Health::Failing, _)) => usual,
             Some((Health::Slow(by), _)) => usual + by,
-            // A disk that does not answer does once it is back.
+            // A dead disk writes once it is back.
             Some((Health::Dead, until)) => until - now + usual,
         }
     }
@@ -208,7 +208,7 @@ impl Backends {
         self.answers.put(now, answered);
     }
 
-    /// When something is next to be done or told.
+    /// When the next task or result is due.
     pub(super) fn next_at(&self, now: Micros) -> Option<Micros> {
         self.answers
             .next_at()
@@ -217,7 +217,7 @@ impl Backends {
             .min()
     }
 
-    /// What the disk has to do by now.
+    /// Does the disk's work that is due.
     pub(super) fn handle_timeout(&mut self, now: Now) {
         let at = now.instant.as_micros();
         let takes = self.write_takes(at);
@@ -228,13 +228,13 @@ impl Backends {
         }
     }
 
-    /// The next answer that is there by now.
+    /// The next result, if it is due at `now`.
     pub(super) fn pop_due(&mut self, now: Micros) -> Option<Answered> {
         self.answers.pop_due(now)
     }
 }
 
-/// What the table of subscribers has for a user.
+/// Secrets of a user in the table of subscribers.
 fn secrets(user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
     let mut aor = user.to_vec();
     aor.push(b'@');
@@ -246,7 +246,7 @@ fn secrets(user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
     Some(digest::secrets(user, realm, PASSWORD.as_bytes()))
 }
 
-/// Each server has an A record for its name, and nothing else has any record.
+/// Records of name service: each server has an A record for its name, and there is no other record.
 fn records(name: &[u8], kind: RecordKind) -> Records {
     let is_named = |server: &usize| server_name(*server).as_bytes() == name;
     let server = (0..16).find(is_named).filter(|_| kind == RecordKind::A);

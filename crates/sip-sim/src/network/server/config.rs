@@ -25,7 +25,7 @@ pub const WS_PORT: u16 = 8080;
 /// Shortest and longest registration that a registrar grants, seconds.
 pub const GRANTS_S: (u32, u32) = (60, 600);
 
-/// Listeners, by their place in [`Config::listeners`].
+/// Listeners, by their index in [`Config::listeners`].
 pub const LISTENERS: [(Transport, u16); 3] = [
     (Transport::Udp, SIP_PORT),
     (Transport::Tcp, SIP_PORT),
@@ -142,8 +142,8 @@ fn network((address, prefix_len): ([u8; 4], u8)) -> Network {
     }
 }
 
-/// For each domain two rules: calls from other servers, which have asked for credentials where they
-/// wanted any; and calls from phones.
+/// Two rules for each domain. One is for calls from other servers, which have already challenged them if they
+/// do so. The other is for calls from phones.
 fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
     let mut homes: Vec<(String, NodeId, RelayTarget)> = (0..DOMAINS)
         .map(|domain| (domain_name(domain), scenario.homes[domain], RelayTarget::Location))
@@ -163,7 +163,7 @@ fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
             let next = scenario.servers[server].next.unwrap_or(direct);
             RelayTarget::Uri(next_hop(next))
         };
-        // Calls from elsewhere come from anywhere: an address proves nothing.
+        // Calls from elsewhere may have any address: an address proves nothing.
         let from_servers = vec![network(SERVER_NET)];
         for (source, auth) in [(from_servers, Some(false)), (vec![], None)] {
             routes.push(Route {
@@ -182,7 +182,7 @@ fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
     routes
 }
 
-/// A group to which no rule leads, and the one that calls go to if this server has it.
+/// The groups: one to which no rule leads, and the scenario's group if this server has it.
 fn groups(scenario: &Scenario, server: usize) -> Vec<Group> {
     let mut groups = vec![group("forbidden", [IpAddr::from(GATEWAY)])];
     if let Some(plan) = scenario.gateways.filter(|plan| plan.server == server) {
@@ -203,7 +203,7 @@ fn groups(scenario: &Scenario, server: usize) -> Vec<Group> {
     groups
 }
 
-/// A group whose members never count as failed: every call tries them all.
+/// A group whose members never count as failed, so that every call tries them all.
 fn group(name: &str, members: impl IntoIterator<Item = IpAddr>) -> Group {
     let member = |ip: IpAddr| {
         let address = SocketAddr::new(ip, SIP_PORT);
@@ -245,7 +245,7 @@ fn limits(plan: &ServerPlan) -> Limits {
     if !plan.tight {
         return ample;
     }
-    // The bytes of transactions bind only where not their number does first.
+    // The bytes of transactions bind only if their number does not bind first.
     let (held_transactions, transaction_bytes) = match plan.c_ms {
         ..60_000 => (16, 2_600),
         60_000.. => (8, ample.transaction_bytes),

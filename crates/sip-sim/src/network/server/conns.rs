@@ -1,5 +1,5 @@
-//! The connections of one process, as the shell keeps them: whose message goes on which, and what
-//! is told when one ends. Framing and WebSocket are the core's own.
+//! The connections of one process, in a model of the shell: which message goes on which, and the reports when
+//! one ends. Framing and WebSocket are the core's own.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use sip_core::transport::{Flow, Proof, Transmit, Transport};
 use super::super::node::{Output, Wire, WireNames};
 use super::config::LISTENERS;
 
-/// Messages that wait for one connection to open; one more is not delivered.
+/// Most messages that wait for one connection to open; a further one is not delivered.
 const MOST_WAITING: usize = 64;
 
-/// Finds the messages in what comes.
+/// Finds the messages in received bytes.
 #[derive(Debug)]
 enum Decoder {
     Stream(Framer),
@@ -27,20 +27,20 @@ enum Decoder {
     Frames(Frames),
 }
 
-/// What came on a connection.
+/// Input from a connection.
 pub(super) enum Came<'a> {
     /// A whole message.
     Message(&'a [u8]),
-    /// The stream cannot be followed further.
+    /// A framing error, after which no message can be found.
     Fault(FramingError<'a>),
 }
 
 /// A message that waits for its connection.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Whose endpoint wants to know if it is not delivered.
+    /// The worker of the endpoint that must learn if the message is not delivered.
     pub worker: usize,
-    /// Where to.
+    /// Destination.
     pub to: Flow,
     /// The message.
     pub message: Vec<u8>,
@@ -50,21 +50,21 @@ pub(super) struct Waiting {
 struct Conn {
     flow: Flow,
     decoder: Decoder,
-    /// It stands; else it is being opened, by us.
+    /// Whether the connection is open; otherwise we are opening it.
     open: bool,
-    /// A message has come.
+    /// Whether a message has come.
     heard: bool,
     waiting: Vec<Waiting>,
 }
 
-/// What is left of a connection that ended.
+/// The remains of a connection that ended.
 #[derive(Debug)]
 pub(super) struct Gone {
-    /// What the endpoints call it.
+    /// Id of the connection at the endpoints.
     pub id: ConnId,
-    /// A message had come on it.
+    /// Whether a message had come on it.
     pub heard: bool,
-    /// What was to be sent on it.
+    /// Messages that waited for the connection.
     pub waiting: Vec<Waiting>,
 }
 
@@ -73,9 +73,9 @@ pub(super) struct Gone {
 pub(super) struct Conns {
     table: BTreeMap<Wire, Conn>,
     by_id: BTreeMap<(u16, u32), Wire>,
-    /// Free slots of each worker, with the generation that their next use has.
+    /// Free slots of each worker, with the generation of their next use.
     free: Vec<Vec<(u32, u32)>>,
-    /// Slots made so far, of each worker.
+    /// Number of slots made so far, of each worker.
     made: Vec<u32>,
     first_generation: u32,
     limits: Limits,
@@ -83,8 +83,8 @@ pub(super) struct Conns {
 }
 
 impl Conns {
-    /// None yet. The first generation differs from start to start, so that what a token of an
-    /// earlier one names is not taken for a connection of this one.
+    /// An empty set of connections. The first generation differs from start to start, so that a token of an
+    /// earlier start names no connection of this one.
     pub(super) fn new(workers: u16, limits: &Limits, first_generation: u32) -> Self {
         Self {
             table: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl Conns {
         );
     }
 
-    /// A peer opened a connection to the local port `port`; `worker` gets it.
+    /// Adds a connection that a peer opened to the local port `port`, for `worker`.
     pub(super) fn accept(&mut self, wire: Wire, peer: SocketAddr, port: u16, worker: u16) {
         let found = LISTENERS
             .iter()
@@ -143,12 +143,12 @@ impl Conns {
         self.insert(wire, worker, flow, true);
     }
 
-    /// Whether it is one that we are opening.
+    /// Whether we are opening this connection.
     pub(super) fn is_opening(&self, wire: Wire) -> bool {
         self.table.get(&wire).is_some_and(|conn| !conn.open)
     }
 
-    /// One that we opened stands: what waited for it goes out.
+    /// Notes that our connection is open, and sends the waiting messages.
     pub(super) fn opened(&mut self, wire: Wire, out: &mut impl FnMut(Output)) {
         if let Some(conn) = self.table.get_mut(&wire) {
             conn.open = true;
@@ -158,8 +158,8 @@ impl Conns {
         }
     }
 
-    /// Gives each message that `bytes` completes to `deliver`, which says whether to go on; appends
-    /// what the protocol itself answers to `replies`. Whether the connection is to be closed.
+    /// Gives each message that `bytes` completes to `deliver`, which returns whether to go on. Appends the
+    /// protocol's own replies to `replies`. Returns whether the connection is to be closed.
     #[must_use]
     pub(super) fn take(
         &mut self,
@@ -201,7 +201,7 @@ impl Conns {
         }
     }
 
-    /// Sends a message as [`Transmit`] says. What cannot be delivered comes back.
+    /// Sends a message as [`Transmit`] demands. Messages that cannot be delivered are returned.
     pub(super) fn send(
         &mut self,
         worker: usize,
@@ -239,8 +239,8 @@ impl Conns {
         None
     }
 
-    /// The connection for a message: the one that it names, if its peer is the one that is meant;
-    /// else, unless it is pinned there, one with that address.
+    /// The connection for a message: the named one, if its peer is the destination; otherwise, unless the
+    /// message is pinned there, one with that address.
     fn find(&self, item: &Transmit, message: &[u8]) -> Option<Wire> {
         let to = &item.to;
         let is_response = message.starts_with(b"SIP/2.0 ");
@@ -260,7 +260,7 @@ impl Conns {
         with_address.map(|(wire, _)| *wire)
     }
 
-    /// It ended.
+    /// Removes a connection that ended.
     pub(super) fn closed(&mut self, wire: Wire) -> Option<Gone> {
         let conn = self.table.remove(&wire)?;
         let id = conn.flow.conn?;

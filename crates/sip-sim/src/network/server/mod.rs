@@ -1,5 +1,5 @@
-//! A server of the simulated network: the real core on one or more workers, and around it what the
-//! shell does: hand-overs, connections, questions, the sweep, and the disk that outlives it all.
+//! A server of the simulated network: the real core on one or more workers, with a model of the shell around
+//! it: hand-overs, connections, queries, the sweep, and the disk, which outlives the process.
 
 mod backends;
 pub mod config;
@@ -30,36 +30,37 @@ use crate::cells::Cells;
 use crate::clock::{MS, Micros, Queue, SECOND};
 use crate::rng::Rng;
 
-/// Messages on their way from worker to worker; of more the newest are dropped.
+/// Most messages on their way from worker to worker. Beyond it the newest are dropped.
 const MOST_MAIL: usize = 256;
-/// Bindings that have ended are looked for this often.
+/// Interval of the sweep for expired bindings.
 const SWEEP_EVERY: Micros = 5 * SECOND;
-/// Secrets are cached this long.
+/// Time for which secrets are cached.
 const CACHE_FOR: Micros = 30 * SECOND;
-/// A process that cannot start is started again after this.
+/// Pause before a process that cannot start is started again.
 const START_PAUSE: Micros = SECOND;
 
-/// Memory that a worker may hold when everything is over, beyond that at its start. It is kept for later use: memory of
-/// as many finished transactions as were held at one time, a batch that grew, and one page of each of its four slabs.
+/// Most memory that a worker may hold when everything is over, beyond that at its start. It is kept for later
+/// use: memory of as many finished transactions as were held at one time, a batch that grew, and one page of
+/// each of the worker's four slabs.
 const MOST_KEPT: Held = Held {
     small: 24 * 1024,
     large: 512 * 1024,
 };
 
-/// What a worker that limits sources remembers of those that it limited, bytes.
+/// Most memory of a worker with a limit on sources, for the limited ones, bytes.
 const LIMITED_KEPT: i64 = 24 * 1024;
 
-/// What a transaction that was let in may yet hold, bytes, beyond twice its request: what is added to
-/// that on its way, a CANCEL, and a response.
+/// Most bytes that an admitted transaction may add to twice its request: additions on its way, a CANCEL, and
+/// a response.
 const MOST_GROWTH: usize = 1_000;
 
-/// What a REGISTER that was let in may add to the registrations, bytes.
+/// Most bytes that an admitted REGISTER may add to the registrations.
 const MOST_REGISTERED: usize = 300;
 
-/// No question of a worker is open for longer than this.
+/// Longest time for which a query of a worker is open.
 const LONGEST_QUESTION: Micros = 10 * SECOND;
-/// A name that was asked for is good for its time to live; and an INVITE may be sent again to where it
-/// led for 64·T1.
+/// Time for which a resolved name is used: its time to live, and 64·T1 more, in which an INVITE may be
+/// repeated to its address.
 const NAME_SERVES: Micros = (backends::TTL_S as u64 + 34) * SECOND;
 
 /// A message for another worker.
@@ -70,7 +71,7 @@ struct Mail {
     bytes: Vec<u8>,
 }
 
-/// What a start makes and an end takes away.
+/// Parts of a server that a start makes and an end removes.
 struct Process {
     wall: SteadyWall,
     workers: Vec<Endpoint>,
@@ -86,25 +87,25 @@ pub struct Server {
     number: usize,
     plan: ServerPlan,
     config: Config,
-    /// Configured, and so the same at every start.
+    /// Secret of the configuration, the same at every start.
     domain_secret: [u8; 32],
     process: Option<Process>,
     backends: Backends,
-    /// The disk let it not start: when it is tried again.
+    /// When the start is tried again, if the disk prevented it.
     retry_at: Option<Micros>,
-    /// The latest time that it was told.
+    /// The latest time that the server was given.
     seen: Micros,
     heal_at: Micros,
-    /// Phones that a user has, at most.
+    /// Most phones of one user.
     most_phones: usize,
     names: WireNames,
     batch: TransmitBatch,
     out: VecDeque<Output>,
-    /// Rules of its own that were broken.
+    /// Rules that the server itself found broken.
     faults: Vec<(&'static str, String)>,
-    /// When each name was last asked for.
+    /// When each name was last queried.
     names_asked: BTreeMap<Box<[u8]>, Micros>,
-    /// Questions of the workers that may be open: when they were asked.
+    /// Times of the queries of workers that may be open.
     asked: VecDeque<Micros>,
     rng: Rng,
 }
@@ -133,7 +134,7 @@ const fn read(clocks: Clocks) -> Now {
     }
 }
 
-/// What the shell makes of its clocks: the wall clock does not jump.
+/// The clocks as the shell gives them to the core: the wall clock does not jump.
 fn steady(wall: &mut SteadyWall, clocks: Clocks) -> Clocks {
     Clocks {
         now: clocks.now,
@@ -141,8 +142,8 @@ fn steady(wall: &mut SteadyWall, clocks: Clocks) -> Clocks {
     }
 }
 
-/// A number that depends on the content alone (FNV-1a): for choices that must not shift when other
-/// messages are taken out of a run.
+/// A number that depends on the content only (FNV-1a): for choices that must not change if other messages are
+/// taken out of a run.
 fn hash(parts: [&[u8]; 2]) -> u64 {
     let bytes = parts.into_iter().flatten();
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -151,7 +152,7 @@ fn hash(parts: [&[u8]; 2]) -> u64 {
 }
 
 impl Server {
-    /// The server with this number, at node `node`; it does not run yet.
+    /// The server with this number, at node `node`; it is not started yet.
     pub fn new(scenario: &Scenario, number: usize, node: NodeId, mut rng: Rng) -> Self {
         let plan = scenario.servers[number].clone();
         Self {
@@ -182,7 +183,7 @@ impl Server {
             self.backends.heal(self.heal_at);
         }
         let Ok((found, newest)) = self.backends.store.start(read(clocks)) else {
-            // As whatever supervises a service would do.
+            // As a supervisor of services would do.
             self.retry_at = Some(clocks.now + START_PAUSE);
             return;
         };
@@ -205,7 +206,7 @@ impl Server {
         });
     }
 
-    /// Workers as they are at a start.
+    /// New workers at a start.
     fn workers(&mut self, shared: &Arc<Cells>) -> Vec<Endpoint> {
         (0..self.plan.workers)
             .map(|worker| {
@@ -218,7 +219,7 @@ impl Server {
             .collect()
     }
 
-    /// Gives a message to a worker; whether its connection may go on.
+    /// Gives a message to a worker. Returns whether its connection may stay open.
     fn deliver(&mut self, clocks: Clocks, worker: usize, flow: Flow, bytes: &[u8], handed: bool) -> bool {
         let Some(process) = &mut self.process else {
             return false;
@@ -238,7 +239,7 @@ impl Server {
         }
     }
 
-    /// Whether a message that comes to this worker is heard.
+    /// Whether this worker admits a message of the flow.
     fn admit(&mut self, clocks: Clocks, worker: usize, flow: &Flow) -> bool {
         let process = self.process.as_mut();
         process.is_some_and(|process| process.workers[worker].admit(read(clocks), flow))
@@ -258,7 +259,8 @@ impl Server {
         let flow = Flow::udp(from);
         let chance = hash([bytes, from.to_string().as_bytes()]);
         let worker = (chance >> 8) as usize % usize::from(self.plan.workers);
-        // The shell asks where that saves work; it must come to the same.
+        // The shell calls `owner_of` if that saves work. With and without the call the result must be the
+        // same.
         let asks = chance & 1 == 0;
         if !self.admit(clocks, worker, &flow) {
             return;
@@ -324,7 +326,7 @@ impl Server {
         let Some(gone) = process.conns.closed(wire) else {
             return;
         };
-        // "Before or after": both must do.
+        // The order is "before or after": both orders must work.
         let flow_first = wire.0.is_multiple_of(2);
         let tell = |process: &mut Process| {
             if gone.heard {
@@ -373,7 +375,7 @@ impl Server {
             process.waiting_mail -= 1;
             Some(mail)
         }) {
-            // A connection that must end is told of by a fault in its framing, not from here.
+            // A connection that must end is reported by a framing error, not from here.
             let _ = self.deliver(clocks, mail.worker, mail.flow, &mail.bytes, true);
         }
         let Some(process) = &mut self.process else { return };
@@ -386,7 +388,7 @@ impl Server {
         self.collect(clocks);
     }
 
-    /// As the shell does it: what has ended leaves memory, and is deleted on disk.
+    /// Sweeps as the shell does: expired bindings leave memory, and are deleted on disk.
     fn sweep(&mut self, clocks: Clocks) {
         let Some(process) = &mut self.process else { return };
         if process.sweep_at.is_none_or(|at| at > clocks.now) {
@@ -410,7 +412,7 @@ impl Server {
         }
     }
 
-    /// Takes what the endpoints have to say, until they have nothing more.
+    /// Takes the output of the endpoints, until there is no more.
     fn collect(&mut self, clocks: Clocks) {
         let now = read(clocks);
         let Some(process) = &mut self.process else { return };
@@ -474,7 +476,7 @@ impl Server {
     }
 }
 
-/// Whether it is an INVITE of no dialog, to the server that others' calls go to.
+/// Whether the message is an INVITE outside of a dialog, to the server for foreign domains.
 fn is_to_next(plan: &ServerPlan, to: SocketAddr, message: &[u8]) -> bool {
     let next = plan.next.map(|next| server_ip(next.server));
     message.starts_with(b"INVITE ") && next == Some(to.ip())
@@ -487,7 +489,7 @@ impl Node for Server {
             self.start(clocks);
         }
         let Some(process) = &mut self.process else {
-            // Nobody listens.
+            // No process listens.
             if let Input::Opened { wire, .. } = input {
                 self.out.push_back(Output::Close { wire });
             }
@@ -561,7 +563,7 @@ impl Node for Server {
         let mut owners = self.asked.len() as u64;
         let mut timers = 0;
         for gauges in process.workers.iter().map(Endpoint::gauges) {
-            // The timer that sends again and the one that ends; a client's timer C beside them.
+            // The retransmission timer and the one that ends the transaction; for a client also timer C.
             owners += 2 * gauges.server_transactions + 3 * gauges.client_transactions;
             timers += gauges.timers;
         }
@@ -603,7 +605,7 @@ impl Node for Server {
         let fresh = self.workers(&process.shared);
         let fresh_bytes = held() - before;
         drop(fresh);
-        // What dropping gives back is what they held, to the byte.
+        // The memory that dropping frees is what they held, to the byte.
         let before = held();
         drop(process.workers);
         let kept = before - held() - fresh_bytes;
@@ -624,8 +626,8 @@ impl Server {
     /// The first gauge that is above its limit.
     fn over_limit(&self, process: &Process) -> Option<String> {
         let limits = &self.config.limits;
-        // What was let in goes on: each live one may get its first branch, and each of its branches a
-        // CANCEL, when the limit has been reached; and with them their messages, and the final response.
+        // Admitted requests go on when the limit has been reached: each live one may get its first branch,
+        // and each branch a CANCEL. Their messages and the final response are added.
         let begun = limits.held_transactions + limits.transactions * (1 + self.most_phones);
         let bytes = limits.transaction_bytes + limits.transactions * MOST_GROWTH * self.most_phones;
         let over = |what: &str, held: u64, limit: usize| {
@@ -661,11 +663,11 @@ impl Server {
         })
     }
 
-    /// ICMP: the kernel tells the worker whose socket had sent it.
+    /// Handles ICMP: the kernel informs the worker whose socket sent the datagram.
     fn unreachable(&mut self, clocks: Clocks, to: SocketAddr, bytes: &[u8]) {
         let Some(process) = &mut self.process else { return };
         let flow = Flow::udp(to);
-        // All workers send by one address: which of them it was only the message says.
+        // All workers send from one address, so only the message shows which of them sent it.
         for worker in &mut process.workers {
             worker.handle_undelivered(read(clocks), flow, bytes);
         }

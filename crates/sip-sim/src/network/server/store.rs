@@ -1,7 +1,7 @@
 //! The store of registrations of a server: the real journal, on a disk that fails and loses power.
 //!
-//! Writing and folding take time. What they do is done at the end of it; where the process ends
-//! before, the disk stops after some of the operations that it would have seen.
+//! Writing and folding take time, and have their effect at the end of it. If the process ends before, the
+//! disk stops after some of the operations that it would have done.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::clock::{MS, Micros};
 use crate::disk::{Faults, SimDisk, SimTable};
 use crate::rng::Rng;
 
-/// Saves that may wait; one more is refused.
+/// Most saves that wait; a further one is refused.
 const MOST_WAITING: usize = 256;
 /// Most operations of the disk that a batch or a round of folding takes.
 const MOST_OPERATIONS: u64 = 8;
 
-/// What a start makes and an end takes away.
+/// Parts of the store that a start makes and an end removes.
 #[derive(Debug)]
 struct Running {
     writer: Writer<SimDisk>,
     folder: Folder<SimDisk, SimTable>,
     waiting: Vec<(Save, Instant)>,
-    /// What is being written, and when that is done.
+    /// The batch under way, and when it is written.
     batch: Option<(Micros, Vec<(Save, Instant)>)>,
     /// When the round of folding under way is done.
     folding: Option<Micros>,
@@ -43,18 +43,18 @@ pub(super) struct Store {
     table: SimTable,
     options: Options,
     running: Option<Running>,
-    /// What of the disk is wrong until when.
+    /// When the fault of the disk ends.
     faulty_until: Option<Micros>,
-    /// Addresses-of-record that were said to be saved, and were not.
+    /// Addresses-of-record whose save was confirmed, but is not on disk.
     pub unsaved: Vec<Box<[u8]>>,
     rng: Rng,
 }
 
-/// A record that was found at a start.
+/// A record found at a start.
 pub(super) type Found = (Box<[u8]>, AorRecord);
 
 impl Store {
-    /// An empty disk of this server.
+    /// An empty store of this server.
     pub(super) fn new(server: usize, mut rng: Rng) -> Self {
         let disk = SimDisk::new(rng.fork());
         let listeners = LISTENERS.map(|(transport, port)| (transport, (server_ip(server), port).into()));
@@ -75,10 +75,11 @@ impl Store {
         }
     }
 
-    /// Starts: what is on disk, in the order of the addresses-of-record, and the newest version.
+    /// Starts the store. Returns the records on disk, in the order of the addresses-of-record, and the newest
+    /// version.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Those of the disk.
     pub(super) fn start(&mut self, now: Now) -> Result<(Vec<Found>, u64), String> {
         self.heal(now.instant.as_micros());
         let found = Mutex::new(Vec::new());
@@ -108,7 +109,7 @@ impl Store {
         Ok((found, opened.loaded.newest_version))
     }
 
-    /// From now on this is wrong with the disk.
+    /// Sets a fault of the disk until `until`.
     pub(super) fn fail(&mut self, fault: DiskFault, until: Micros) {
         let good = Faults::default();
         let faults = match fault {
@@ -131,7 +132,7 @@ impl Store {
         self.faulty_until = Some(until);
     }
 
-    /// Whatever is wrong until before `now` is no more.
+    /// Ends the fault, if its time has passed at `now`.
     pub(super) fn heal(&mut self, now: Micros) {
         if self.faulty_until.is_some_and(|until| until <= now) {
             self.disk.set_faults(Faults::default());
@@ -139,15 +140,15 @@ impl Store {
         }
     }
 
-    /// At most until then anything is wrong.
+    /// Ends the fault at `at` at the latest.
     pub(super) fn heal_at(&mut self, at: Micros) {
         self.faulty_until = self.faulty_until.map(|until| until.min(at));
     }
 
-    /// Takes a save; refused where too many wait.
+    /// Takes a save; refuses it if too many wait.
     ///
     /// # Errors
-    /// The save, which is not taken.
+    /// The save, if it is refused.
     pub(super) fn save(&mut self, now: Micros, takes: Micros, save: Save) -> Result<(), Save> {
         match &mut self.running {
             Some(running) if running.waiting.len() < MOST_WAITING => {
@@ -159,7 +160,7 @@ impl Store {
         }
     }
 
-    /// When something is to be done.
+    /// When the next task is due.
     pub(super) fn next_at(&self, now: Micros) -> Option<Micros> {
         let running = self.running.as_ref()?;
         let written = running.batch.as_ref().map(|(at, _)| *at);
@@ -170,7 +171,7 @@ impl Store {
         writes.into_iter().chain(folds).min()
     }
 
-    /// Does what is due by now. A batch that begins takes this long.
+    /// Does the tasks that are due. A batch that begins takes `takes`.
     pub(super) fn handle_timeout(&mut self, now: Now, takes: Micros) -> Vec<Answered> {
         let at = now.instant.as_micros();
         self.heal(at);
@@ -214,7 +215,7 @@ impl Store {
         answered
     }
 
-    /// The process ends, in the middle of what it does; with `power` the machine does.
+    /// Ends the process in the middle of its work; with `power` the machine goes off.
     pub(super) fn crash(&mut self, now: Now, power: bool) {
         if let Some(mut running) = self.running.take() {
             let operations = self.rng.between(0, MOST_OPERATIONS) as u32;
@@ -238,27 +239,27 @@ impl Store {
         self.disk.crash(power);
     }
 
-    /// Time that a write and its sync take on a good day.
+    /// Usual time of a write with its sync.
     pub(super) fn usual(&mut self) -> Micros {
         self.rng.between(MS / 10, 8 * MS)
     }
 }
 
-/// What of a save must lie in a segment: address-of-record and record follow each other there.
+/// Content of a save that a segment must contain: address-of-record and record, which follow each other
+/// there.
 fn content(save: &Save) -> (Box<[u8]>, Vec<u8>) {
     (save.aor.clone(), [&*save.aor, &*save.record].concat())
 }
 
 impl Running {
-    /// Begins to write what waits, unless it is writing.
+    /// Begins to write the waiting saves, unless a batch is under way.
     fn begin(&mut self, now: Micros, takes: Micros) {
         if self.batch.is_none() && !self.waiting.is_empty() {
             self.batch = Some((now + takes, core::mem::take(&mut self.waiting)));
         }
     }
 
-    /// When folding is to begin, unless nothing waits for it: what is done every now and then needs
-    /// nobody who wakes up for it.
+    /// When folding begins; `None` if no segment waits. The periodic work needs no wake-up of its own.
     fn folds_at(&self, now: Micros) -> Option<Micros> {
         if self.folder.is_idle() {
             return None;
