@@ -12,9 +12,9 @@ use crate::engine::place::DomainNumber;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::status::Status;
 
-/// Whether an ACK in no dialog of ours goes on, if its INVITE needed credentials: it cannot be
-/// challenged itself (RFC 3261 §22.1). An ACK to a 2xx has our Route, unless the rule leaves that
-/// out. An ACK to a failure is ours to absorb, unless the rule keeps no state.
+/// Whether an ACK outside our dialogs is relayed although its INVITE needed credentials: an ACK cannot be
+/// challenged (RFC 3261 §22.1). An ACK to a 2xx has our Route, unless the rule leaves Record-Route out. An
+/// ACK to a failure is absorbed here, unless the rule keeps no state.
 fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) -> bool {
     let state = rule.and_then(|r| r.state).unwrap_or(config.state);
     let leaves_no_route = rule.is_some_and(|r| !r.record_route);
@@ -22,7 +22,7 @@ fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) 
 }
 
 impl Engine {
-    /// Whether a request may be relayed. `None`: it got a response, was dropped, or waits for
+    /// The reason why a request may be relayed. `None`: the request got a response, was dropped, or waits for
     /// credentials.
     pub(crate) fn authorize_routed(
         &mut self,
@@ -39,8 +39,8 @@ impl Engine {
             true => Authorized::Dialog,
             false => Authorized::Exempt,
         };
-        // Most requests need no credentials, whatever their From: it need not be read for that.
-        // An ACK goes where its INVITE went.
+        // Most requests need no credentials, whatever their From, so From is not read for them. An ACK goes
+        // where its INVITE went.
         let is_ack = request.method == Method::Ack;
         let method = if is_ack { Method::Invite } else { request.method };
         let asks = |domain: &Domain| domain.auth.asks(method.as_bytes(), position.in_dialog);
@@ -88,9 +88,9 @@ impl Engine {
         }
     }
 
-    /// The domain in which a side of a dialog has an account, if From does not decide about
-    /// credentials. The callee did not choose the name that it is called by. A caller with an account
-    /// here must not evade credentials by another From. `None`: From decides.
+    /// The domain in which a side of a dialog must have its account, if From does not decide about
+    /// credentials. `None`: From decides. For the callee it does not, since the callee did not choose the
+    /// name by which it is called. A caller with an account here must not evade credentials by another From.
     fn domain_of_mark(
         &self,
         config: &Config,
@@ -111,9 +111,9 @@ impl Engine {
         (!mark.is_of_caller() || !from_decides()).then_some(number)
     }
 
-    /// Whether a side of a dialog may be relayed, with credentials if it has an account: the callee
-    /// if it is a contact that is registered here. Others may be strangers, and the mark shows that
-    /// the dialog came through this server.
+    /// Whether a side of a dialog may be relayed. A side with an account needs credentials; a callee has one
+    /// if it is a contact that is registered here. Other sides may be strangers: the mark shows that the
+    /// dialog came through this server.
     fn authorize_side(
         &mut self,
         config: &Config,

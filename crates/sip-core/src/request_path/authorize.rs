@@ -26,8 +26,8 @@ use crate::location::aor::unescape;
 use crate::query::{QueryKind, Secrets};
 use crate::transport::Transport;
 
-/// The longest name that is looked up, bytes: an account's name is shorter in every table, and a
-/// stranger may send any.
+/// The longest user name that is looked up, in bytes. Account names are shorter in every table, but a
+/// stranger may send a name of any length.
 const MAX_USERNAME: usize = 255;
 
 impl Engine {
@@ -47,8 +47,8 @@ impl Engine {
         self.directory.domain_of_host(config, &uri.host)
     }
 
-    /// The domain of this number in which a side of a dialog must have an account, if it asks for
-    /// credentials. Of two such domains with one number it is the one that From names.
+    /// The domain with this number that asks for credentials: a side of a dialog must have an account there.
+    /// If two such domains share the number, it is the one that From names.
     pub(crate) fn domain_of_side<'c>(
         &self,
         config: &'c Config,
@@ -62,7 +62,7 @@ impl Engine {
         all().find(is_named).or_else(|| all().next())
     }
 
-    /// Checks the credentials for `domain`. Challenges if there are no good ones.
+    /// Checks the credentials for `domain`, and challenges if none are valid.
     pub(crate) fn authorize(
         &mut self,
         request: &Request<'_>,
@@ -118,8 +118,8 @@ impl Engine {
         }
     }
 
-    /// Checks what needs no secret. Returns the number of the nonce, which went to the source;
-    /// `None`: a response was sent.
+    /// Checks the parts of credentials that need no secret. Returns the number of the nonce; `None`: a
+    /// response was sent.
     fn precheck(
         &mut self,
         request: &Request<'_>,
@@ -130,7 +130,7 @@ impl Engine {
         let now = self.now.unix_ms;
         let uri = self.expected_uri(request, domain, credentials);
         match self.authenticator.precheck(&domain.auth, credentials, uri, now) {
-            // Over UDP, for a nonce that was sent to another address. A new challenge, which only the
+            // The nonce was sent to another address than this UDP source. A new challenge, which only the
             // source can answer, costs a client that has moved a round trip, and others nothing.
             Ok(_) if !self.is_proved_by(request, credentials) => {
                 self.counters.auth_stale += 1;
@@ -151,9 +151,9 @@ impl Engine {
         }
     }
 
-    /// The URI that `uri` in credentials must equal: the Request-URI, or, if a proxy before this server rewrote its
-    /// host (RFC 3261 §22.4, rule 6), the one before that. Both must name the same user at hosts of this server:
-    /// an authenticated request must not be redirected on its way here.
+    /// The URI that `uri` in credentials must equal: the Request-URI. If a proxy before this server rewrote
+    /// its host (RFC 3261 §22.4, rule 6), it is the URI before that. Both must name the same user at hosts of
+    /// this server: an authenticated request must not be redirected on its way here.
     fn expected_uri<'a>(
         &self,
         request: &Request<'a>,
@@ -170,7 +170,7 @@ impl Engine {
         };
         let is_own = |uri: &SipUri<'_>| self.directory.is_own(&uri.host, uri.port);
         let domain_of = |uri: &SipUri<'_>| self.directory.domain_of(&self.config, uri);
-        // Two domains have different users of one name. A host of ours that is no domain has none.
+        // Two domains have different users of one name. A host of ours that is no domain has no users.
         let domains = match (domain_of(&now), domain_of(&then)) {
             (Some(now), Some(then)) => now.name == then.name,
             (Some(_) | None, None) | (None, Some(_)) => true,
@@ -180,7 +180,7 @@ impl Engine {
             unescape(uri.user.unwrap_or_default(), &mut user);
             user
         };
-        // Parameters choose the way, too: none may have come on the way here.
+        // Parameters affect routing, too: none may have been added on the way here.
         let params = now.params.as_bytes().is_empty() || now.params.as_bytes() == then.params.as_bytes();
         let is_same = now == then
             || (is_own(&now)
@@ -192,8 +192,8 @@ impl Engine {
         if is_same { credentials.uri } else { original }
     }
 
-    /// Whether these credentials may be of the source: it got the challenge, cannot be spoofed, or
-    /// need not be verified.
+    /// Whether the source may have sent these credentials: it got the challenge, cannot be spoofed, or is
+    /// trusted.
     fn is_proved_by(&self, request: &Request<'_>, credentials: &Credentials<'_>) -> bool {
         request.flow.transport != Transport::Udp
             || self
@@ -202,8 +202,8 @@ impl Engine {
             || self.is_trusted(&request.flow)
     }
 
-    /// Compares the digest response with the secrets (`None`: no such user). The number of the nonce
-    /// is given if it has just been checked.
+    /// Compares the digest response with the secrets (`None`: no such user). The number of the nonce is given
+    /// if the nonce has just been checked.
     fn judge(
         &mut self,
         request: &Request<'_>,
@@ -291,9 +291,9 @@ impl Engine {
         });
     }
 
-    /// Whether the account `username` may use the identities of this request: From, and
-    /// P-Preferred-Identity if there; To for REGISTER (RFC 3261 §10.3 step 4, RFC 3325 §9.1). `any_from`: From may be
-    /// that of another, as it is of the called side of a forwarded call.
+    /// Whether the account `username` may use the identities of this request (RFC 3261 §10.3 step 4, RFC 3325
+    /// §9.1). These are From and each P-Preferred-Identity; for REGISTER, To. `any_from`: From may be
+    /// another's, as on the called side of a forwarded call.
     fn may_use_identity(
         &self,
         request: &Request<'_>,
@@ -327,8 +327,8 @@ impl Engine {
             && preferred.all(|v| NameAddr::parse(v.text).is_some_and(may_prefer))
     }
 
-    /// The user in `username`: some phones send it with `@` and one of the domain's names (the
-    /// column `ha1b` is for them).
+    /// The user part of `username`. Some phones append `@` and one of the domain's names (the column `ha1b`
+    /// is for them).
     fn user_part<'u>(&self, domain: &Domain, username: &'u [u8]) -> &'u [u8] {
         let Some(at) = username.iter().rposition(|b| *b == b'@').filter(|at| *at > 0) else {
             return username;
@@ -380,7 +380,7 @@ impl Engine {
             self.refuse(request, progress.server, Status::SOURCE_LIMIT);
             return None;
         }
-        // Its nonce went to its source.
+        // The nonce of the request was sent to its source.
         if let Some(mut parked) = self.park(request, progress, StateMode::Transaction, true) {
             parked.watched = self.watch_flow(request);
             self.ask(kind, Purpose::Credentials(parked));
@@ -388,10 +388,10 @@ impl Engine {
         None
     }
 
-    /// Makes a request wait: in a server transaction, so that its client does not retransmit. It
-    /// waits as plain bytes if each copy may go its own way: no state is kept for it, or it is a
-    /// REGISTER, which is repeated harmlessly. `vouched` as in [`Engine::begin`]. `None`: it was
-    /// refused.
+    /// Parks a request until its result arrives. A server transaction holds the request, so that its client
+    /// does not retransmit. Plain bytes hold the request if each copy may go its own way: it is stateless, an
+    /// ACK, a CANCEL, or a REGISTER, which is repeated harmlessly. `vouched` as in [`Engine::begin`]. `None`:
+    /// the request was refused.
     pub(crate) fn park(
         &mut self,
         request: &Request<'_>,
@@ -434,7 +434,7 @@ impl Engine {
         })
     }
 
-    /// Checks a request that waited for the secrets of its user, which have come.
+    /// Checks the credentials of a request that waited for the secrets of its user.
     pub(crate) fn judge_parked(
         &mut self,
         request: &Request<'_>,
@@ -460,7 +460,7 @@ impl Engine {
         }
     }
 
-    /// The domain of which a request was asked for credentials.
+    /// The domain for which a request was challenged.
     fn auth_domain<'c>(
         &self,
         request: &Request<'_>,
@@ -476,8 +476,8 @@ impl Engine {
         self.policy_domain(config, request)
     }
 
-    /// Removes the credentials that our authentication has used up, and the claims that only trusted
-    /// peers may make (RFC 3261 §22.3, RFC 3325 §5).
+    /// Removes credentials for realms of ours, and the identity claims that only trusted peers may make (RFC
+    /// 3261 §22.3, RFC 3325 §5).
     pub(crate) fn strip_identity(&mut self, request: &Request<'_>) {
         let message = &request.message;
         if message.has(HeaderName::ProxyAuthorization) || message.has(HeaderName::Authorization) {
@@ -492,8 +492,7 @@ impl Engine {
     }
 }
 
-/// Whether a telephone number is that of `user`: the user's name itself, since no other numbers of
-/// the user are known here.
+/// Whether a telephone number is the name of `user`. No other numbers of a user are known here.
 fn is_number_of(tel: &TelUri<'_>, user: &[u8], domain: &[u8]) -> bool {
     // RFC 3966 §5.1.1: separators that only people read.
     let digits = tel
@@ -507,8 +506,8 @@ fn is_number_of(tel: &TelUri<'_>, user: &[u8], domain: &[u8]) -> bool {
 /// Bytes of the status line of a response, and of its headers that are not copied from the request.
 const OWN_HEADERS: usize = 160;
 
-/// Shortens challenges to fewer algorithms, the preferred first and always. A response to a source
-/// that may be spoofed is so no more than three times as long as the request of `request_len` bytes.
+/// Drops challenges of less preferred algorithms, never the first. A response to a source that may be spoofed
+/// must be at most three times as long as the request of `request_len` bytes.
 fn shorten(lines: &mut Vec<u8>, request_len: usize) {
     let most = (2 * request_len).saturating_sub(OWN_HEADERS);
     let mut kept = 0;
@@ -521,8 +520,7 @@ fn shorten(lines: &mut Vec<u8>, request_len: usize) {
     lines.truncate(kept);
 }
 
-/// The role in which this server challenges: a registrar as a server, everything else here as a
-/// proxy.
+/// The role in which this server challenges: a server for REGISTER, a proxy for all other requests.
 pub(super) fn role_of(method: Method<'_>) -> Role {
     if method == Method::Register {
         Role::Server
@@ -536,7 +534,7 @@ pub(super) fn original_uri<'a>(request: &Request<'a>) -> &'a [u8] {
     request.message.request_uri().unwrap_or_default()
 }
 
-/// `username` without the escapes of a quoted string.
+/// Appends `text` to `out` without the escapes of a quoted string.
 fn unquote(text: &[u8], out: &mut Vec<u8>) {
     let mut bytes = text.iter();
     while let Some(&c) = bytes.next() {
@@ -545,7 +543,7 @@ fn unquote(text: &[u8], out: &mut Vec<u8>) {
             _ => out.push(c),
         }
     }
-    // Some phones escape what From escapes.
+    // Some phones percent-encode the user name as From does.
     if out.contains(&b'%') {
         let text = core::mem::take(out);
         unescape(&text, out);

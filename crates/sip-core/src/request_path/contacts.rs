@@ -15,7 +15,7 @@ use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::proxy::forward::ContactRef;
 use crate::proxy::hop::{Hop, first_hop};
 
-/// Addresses-of-record that are looked up for one request because a contact is one of them.
+/// The most addresses-of-record that are looked up for one request because a contact names one.
 const MAX_OWN: usize = 16;
 
 impl Engine {
@@ -29,15 +29,15 @@ impl Engine {
         let count = self.look_up(request);
         let count = self.resolve_own(request, count);
         if count == 0 {
-            // The same for a user without a contact and for one that does not exist.
+            // A user without contacts and an unknown user get the same status.
             return self.no_way(request, progress, Status::NOT_REGISTERED);
         }
         let mut found = core::mem::take(&mut self.found);
         for target in found.iter_mut().take(count) {
             target.settle_scheme(request.is_secure());
         }
-        // A request that had to wait for a back-end has a transaction all the same. Other copies of
-        // it have none, and go to one target by the branch that this gets as well.
+        // A stateless request that waited for a back-end has a transaction. Other copies of the request have
+        // none, and go to one target by the branch that this copy gets as well.
         let stateless = plan.state == StateMode::Stateless;
         let one =
             stateless || plan.position.in_dialog || matches!(request.method, Method::Ack | Method::Cancel);
@@ -51,8 +51,8 @@ impl Engine {
         self.found = found;
     }
 
-    /// Copies the live bindings of the Request-URI to `self.found`, the best first. Returns their
-    /// number. For a SIPS URI, only those that are SIPS (RFC 5630 §5.3).
+    /// Copies the live bindings of the Request-URI to `self.found`, the best first, and returns their number.
+    /// For a SIPS URI, only SIPS bindings count (RFC 5630 §5.3).
     pub(super) fn look_up(&mut self, request: &Request<'_>) -> usize {
         match self.own_aor(&request.uri) {
             Some(aor) => self.look_up_aor(&aor, request.is_secure(), 0),
@@ -60,9 +60,9 @@ impl Engine {
         }
     }
 
-    /// Looks up the contacts that lead back to this server. If they were sent to itself, a request
-    /// with ten such contacts would become ten, each with ten again. A contact that is no user of
-    /// ours is no target.
+    /// Replaces contacts that lead back to this server by the contacts of the users that they name. If a
+    /// request were sent to ten such contacts, it would become ten, each with ten again. A contact that names
+    /// no user of ours is dropped.
     fn resolve_own(&mut self, request: &Request<'_>, count: usize) -> usize {
         let secure = request.is_secure();
         let (mut count, mut at) = (count, 0);
@@ -80,7 +80,7 @@ impl Engine {
             let aor = Uri::parse(&target.contact)
                 .ok()
                 .and_then(|uri| self.own_aor(&uri));
-            // It goes to the end of those that are in use.
+            // The replaced contact moves behind the targets in use.
             if let Some(targets) = self.found.get_mut(at..count) {
                 targets.rotate_left(1);
             }
@@ -91,7 +91,7 @@ impl Engine {
             let from = count;
             count = self.look_up_aor(&aor, secure, from);
             seen.push(aor);
-            // They ring when it would have.
+            // They ring when the replaced contact would have.
             for target in self.found.iter_mut().take(count).skip(from) {
                 target.q_milli = q_milli;
             }

@@ -12,8 +12,9 @@ use crate::proxy::allowed::may_cost;
 use crate::proxy::hop::Hop;
 
 impl Engine {
-    /// Whether a request of a dialog goes by the rules, as a new one does: it may begin something that costs, and
-    /// what leads it on is a user of ours, this server, or a guarded place that its mark does not name.
+    /// Whether a request of a dialog goes by the rules, as a new request does. Its method may begin something
+    /// that costs. Its next hop is a user of ours, this server, or a guarded place that its mark does not
+    /// name.
     pub(crate) fn goes_as_new(&self, request: &Request<'_>, position: &Position<'_>) -> bool {
         let Some(mark) = position
             .mark
@@ -28,7 +29,7 @@ impl Engine {
         let target = match &route {
             Some(Ok(uri)) => uri,
             Some(Err(_)) => return true,
-            // Its flow is the only way, and the dialog's.
+            // The flow is the only way, and it is the dialog's.
             None if position.flow.is_some_and(|flow| flow.only) => return false,
             None => &request.uri,
         };

@@ -13,37 +13,38 @@ use crate::proxy::mark::Mark;
 use crate::proxy::record_route::RouteOwner;
 use crate::transport::Transport;
 
-/// A Request-URI, read and as written, that stood elsewhere.
+/// The real Request-URI, parsed and as written: from the end of Route, or without a `maddr` of ours.
 pub(crate) type RealUri<'a> = (Uri<'a>, &'a [u8]);
 
 /// The position of a request in its route.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Position<'a> {
-    /// It has a To tag and a Route that we issued for its dialog.
+    /// Whether the request has a Route that we issued for its dialog, and a To tag. A caller's ACK or BYE may
+    /// lack the tag.
     pub(crate) in_dialog: bool,
-    /// The mark of its dialog, with a Route of ours.
+    /// The mark of the dialog, from a Route of ours.
     pub(crate) mark: Option<Mark>,
-    /// The flow to its receiver that a Route of ours names.
+    /// The flow to the receiver, as named by a Route of ours.
     pub(crate) flow: Option<RouteFlow>,
-    /// The next Route value, which is not ours.
+    /// The first Route value that is not ours.
     pub(crate) next_route: Option<NameAddr<'a>>,
-    /// Numbers of the Route values that go on: from `next_route` to the end, or to the one before
-    /// if the last has become the Request-URI.
+    /// The number of the first Route value that is kept: that of `next_route`.
     pub(crate) kept_from: usize,
-    /// See `kept_from`.
+    /// The number behind the last Route value that is kept. The last of all is not kept if it became the
+    /// Request-URI.
     pub(crate) kept_to: usize,
 }
 
 impl Position<'_> {
-    /// The guarded place that the mark of its dialog names; `None`: it is in no dialog.
+    /// The guarded place that the mark of the dialog names; `None`: the request is in no dialog.
     pub(crate) fn dialog(&self) -> Option<PlaceId> {
         self.mark.filter(|_| self.in_dialog).map(Mark::place_beyond)
     }
 }
 
 impl Engine {
-    /// Reads and removes our Route values. If a strict router sent the request, its real URI comes
-    /// with the position.
+    /// Reads and removes our Route values. The real Request-URI comes with the position if a strict router
+    /// sent the request.
     ///
     /// # Errors
     /// The status to respond with.
@@ -99,7 +100,7 @@ impl Engine {
         Ok((position, real))
     }
 
-    /// Makes a request go by the rules, whatever token it carries.
+    /// Takes a request out of its dialog: it goes by the rules, whatever mark or flow token it carries.
     ///
     /// # Errors
     /// The status to respond with: the request names a route that is not its dialog's.
@@ -117,8 +118,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a `maddr` that names this server, and with it port and transport, if the request came
-    /// by just these (§16.4). `None`: it has no such `maddr`.
+    /// Removes a `maddr` that names this server, with port and transport, if the request came by these
+    /// (§16.4). `None`: the Request-URI has no such `maddr`.
     pub(crate) fn without_own_maddr<'a>(&mut self, request: &Request<'a>) -> Option<RealUri<'a>> {
         let mut uri = *request
             .uri
@@ -143,7 +144,7 @@ impl Engine {
         if uri.port.take().is_some() {
             self.edits.delete(host_end..params_at);
         }
-        // The part of the URI that is read from here on: the parameters before the first of those.
+        // The parameters that `uri` keeps: those before the first removed one.
         let (mut kept, mut at) = (params.len(), 0);
         for param in params.split_inclusive(|c| *c == b';') {
             let name = param
@@ -153,7 +154,7 @@ impl Engine {
             let from = at;
             at += param.len();
             if name.eq_ignore_ascii_case(b"maddr") || name.eq_ignore_ascii_case(b"transport") {
-                // With the semicolon before it, not the one behind.
+                // The parameter goes with the semicolon before it, not with the one behind it.
                 let start = from.saturating_sub(1);
                 kept = kept.min(start);
                 let end = at - usize::from(param.ends_with(b";"));
@@ -164,15 +165,15 @@ impl Engine {
         Some((Uri::Sip(uri), request.uri_text))
     }
 
-    /// Whether a new request from this source may name its own route.
+    /// Whether a new request from this source may carry a preloaded Route.
     fn may_preload(&self, request: &Request<'_>) -> bool {
         let listener = self.config.listeners.get(usize::from(request.flow.listener.0));
         listener.is_some_and(|l| l.preloaded_route) && self.is_trusted(&request.flow)
     }
 
-    /// §16.4, first step: a strict router before us put our Record-Route into the Request-URI and
-    /// the real one at the end of Route, which is left to remove. `None`: our mark is not there;
-    /// else the mark and the real URI.
+    /// Undoes strict routing (§16.4, first step). A strict router before us put our Record-Route into the
+    /// Request-URI and the real URI at the end of Route. Returns our mark and the real URI, which still has
+    /// to be removed from Route. `None`: the Request-URI has no mark of ours.
     fn undo_strict_route<'a>(
         &mut self,
         request: &Request<'a>,
@@ -200,12 +201,11 @@ impl Engine {
     }
 }
 
-/// The flow by which the token of a Route of ours leads a request on. A token of the sender's own
-/// side does not (RFC 5626 §5.3.1).
+/// The flow to the receiver that a token in our Route names. A token of the sender's own side names none (RFC
+/// 5626 §5.3.1).
 ///
 /// # Errors
-/// The status to respond with: 430 for a flow that cannot be had here, 403 for a token that is not
-/// ours.
+/// The status to respond with: 430 for a flow that cannot be had here, 403 for a token that is not ours.
 fn flow_onward(from_caller: bool, token: Option<TokenOwner>) -> Result<Option<RouteFlow>, Status<'static>> {
     match token {
         None => Ok(None),

@@ -11,8 +11,8 @@ use crate::engine::request::Request;
 use crate::engine::status::Status;
 use crate::registrar::extensions::{unknown, write_unsupported};
 
-/// The header lines of a response to OPTIONS (RFC 3261 §11.2). No Allow, which would say little about
-/// a proxy: it relays any method.
+/// The header lines of a response to OPTIONS (RFC 3261 §11.2). Allow is left out: it would say little about a
+/// proxy, which relays any method.
 const CAPABILITIES: &[u8] =
     b"Accept: */*\r\nAccept-Encoding: identity\r\nAccept-Language: en\r\nSupported: path\r\n";
 
@@ -20,7 +20,7 @@ const CAPABILITIES: &[u8] =
 const ALLOWED: &[u8] = b"Allow: OPTIONS, REGISTER, ACK, CANCEL\r\n";
 
 impl Engine {
-    /// Whether the Request-URI is this server: a host of ours without a user.
+    /// Whether the Request-URI names this server: a host of ours without a user.
     pub(crate) fn is_for_us(&self, request: &Request<'_>, position: &Position<'_>) -> bool {
         match &request.uri {
             Uri::Sip(uri) => {
@@ -54,7 +54,7 @@ impl Engine {
             Method::Other(_) => {
                 self.refuse_with(request, progress.server, Status::NOT_IMPLEMENTED, ALLOWED);
             }
-            // §8.2.1: this server does not take it.
+            // §8.2.1: this server does not take the method.
             _ => self.refuse_with(request, progress.server, Status::METHOD_NOT_ALLOWED, ALLOWED),
         }
     }

@@ -16,9 +16,9 @@ use crate::transport::Flow;
 /// The rule that a request goes by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matched<'c> {
-    /// Its number; [`NO_RULE`] without one.
+    /// The number of the rule; [`NO_RULE`] without one.
     pub(crate) number: usize,
-    /// `None`: no rule matches, or the request is in a dialog and goes by that.
+    /// The rule; `None`: no rule matches, or the request is in a dialog and goes by that.
     pub(crate) rule: Option<&'c Route>,
 }
 
@@ -45,7 +45,7 @@ impl Engine {
     }
 
     fn first_match<'c>(&self, config: &'c Config, request: &Request<'_>) -> Matched<'c> {
-        // Written once, and only if a rule asks for it.
+        // The URI is normalised once, and only if a rule compares it.
         let uri = OnceCell::new();
         let mut rules = config.routes.iter().enumerate();
         let found = rules.find(|(_, rule)| self.matches(config, rule, request, &uri));

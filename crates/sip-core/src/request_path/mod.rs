@@ -9,13 +9,14 @@
 //! 5. **matching**: the first rule that matches a new request.
 //! 6. **asking** and **authorize** (§22): whether a request needs credentials, and the check of them; may wait for the
 //!    database. A request that may be relayed has [`Authorized`], which forwarding demands.
-//! 7. **route** (§16.5): what the rule says; location (**contacts**), groups; what has several **targets** gets a response
-//!    context; may wait for name service.
+//! 7. **route** (§16.5): the target by rule, location (**contacts**) or group. A request with several
+//!    **targets** gets a response context. It may wait for name service.
 //! 8. forwarding ([`crate::proxy::forward`], §16.6).
 //!
-//! A request that waits is kept as it came. When the result is there, it runs from phase 2 again ([`Engine::dispatch`]).
-//! If it waited for credentials, these are checked first (`Engine::judge_parked`). Further branches of a request
-//! begin from its response context, not from here ([`crate::proxy::branches`]).
+//! A waiting request is kept as received. When the result arrives, the request runs from phase 2 again
+//! ([`Engine::dispatch`]). If the request waited for credentials, these are checked first
+//! (`Engine::judge_parked`). Further branches of a request begin from its response context, not from here
+//! ([`crate::proxy::branches`]).
 
 mod asking;
 mod authorize;
@@ -50,24 +51,24 @@ use crate::transport::{Flow, Proof, via};
 /// The progress of a request through the phases.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
-    /// Why it may be relayed, if that has been decided.
+    /// The reason why the request may be relayed; `None`: not decided yet.
     pub(crate) authorized: Option<Authorized>,
-    /// Its server transaction.
+    /// The server transaction of the request.
     pub(crate) server: Option<ServerKey>,
-    /// Waits for name service so far.
+    /// Times that the request has waited for name service.
     pub(crate) asked: u8,
-    /// The domain of which any account will do: for a side of a dialog, where From does not decide.
-    /// 0: From decides.
+    /// The domain of which any account is accepted: for a side of a dialog, where From does not decide. 0:
+    /// From decides.
     pub(crate) any_account_of: DomainNumber,
 }
 
-/// What became of a request.
+/// The outcome of handling a request from the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Handled {
     Here,
     HandOver(WorkerId),
-    /// Its end may not be where framing found it (a defect of its length).
+    /// The message may not end where framing found its end: a defect concerns its length.
     Broken,
 }
 
@@ -107,7 +108,7 @@ impl Engine {
         if self.find_transaction(&mut request) {
             return Handled::Here;
         }
-        // The ACK to a response that we made without state is known by the tag that we put there.
+        // An ACK to a stateless response of ours is recognised by our To tag.
         if request.method == Method::Ack && self.has_own_tag(message) {
             self.counters.retransmissions_absorbed += 1;
             return Handled::Here;
@@ -173,7 +174,7 @@ impl Engine {
         let config = self.config.clone();
         let matched = self.match_rule(&config, request, &position);
         if let Some(live) = progress.server.and_then(|server| self.table.live_mut(server)) {
-            // It waited, and the rules may have changed.
+            // The request waited, and the rules may have changed meanwhile.
             live.user.rule = self.rule_at_hand;
         }
         if let Some(authorized) = self.authorize_routed(&config, request, &position, progress, matched.rule) {
@@ -181,8 +182,8 @@ impl Engine {
         }
     }
 
-    /// Whether this server has sent it: the topmost Via is one of ours, and so is the address. (Via
-    /// alone may be written by a peer that a rule refuses by its address.)
+    /// Whether this server sent the request: the topmost Via and the source address are both ours. Via alone
+    /// proves nothing: a peer that a rule refuses by its address may forge it.
     fn is_by_ourselves(&self, request: &Request<'_>) -> bool {
         // Few other branches are as long as ours.
         let is_ours = |branch: &[u8]| branch.len() >= OWN_BRANCH && read_branch(branch).is_some();

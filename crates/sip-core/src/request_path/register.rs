@@ -24,36 +24,36 @@ use crate::registrar::{Effect, Registration, Rejection};
 use crate::resolve::HostRef;
 use crate::transport::Proof;
 
-/// Bytes of an address-of-record that may be registered: twice what the longest domain name takes.
+/// The longest address-of-record that may be registered, in bytes: twice the longest domain name.
 const MAX_AOR: usize = 512;
 
-/// The result of a REGISTER on its record, under the record's lock.
+/// The effect of a REGISTER on its record, found under the record's lock.
 struct Applied {
     effect: Effect,
-    /// The bindings that it replaced or removed, as an encoded record, for undoing; `None`: nothing
-    /// to undo.
+    /// The bindings that the REGISTER replaced or removed, as an encoded record for a rollback. `None`: there
+    /// is nothing to roll back.
     lost: Option<Box<[u8]>>,
-    /// The record after it; `None`: nothing is stored.
+    /// The record after the REGISTER, encoded; `None`: nothing is stored.
     after: Option<Box<[u8]>>,
     version: u64,
     contacts: usize,
-    /// It has a binding made over the connection of the request.
+    /// Whether the record has a binding made over the connection of the request.
     is_here: bool,
 }
 
-/// Room for registrations ([`crate::limits::Limits::location_bytes`]).
+/// The room left for registrations ([`crate::limits::Limits::location_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
-    /// For any change.
+    /// Any change fits.
     Enough,
-    /// None for more contacts; existing ones may become longer.
+    /// No more contacts fit; existing ones may become longer.
     ForRefreshes,
-    /// None.
+    /// Nothing fits that adds contacts or bytes.
     None,
 }
 
 impl Room {
-    /// The room if `held` bytes are taken of `limit`.
+    /// The room if `held` bytes of `limit` are taken.
     const fn of(held: usize, limit: usize) -> Self {
         if held < limit {
             Self::Enough
@@ -76,7 +76,7 @@ impl Room {
 }
 
 impl Engine {
-    /// Phases 4 to the end for a REGISTER.
+    /// Runs phase 4 and all that follows for a REGISTER.
     pub(crate) fn register(&mut self, request: &Request<'_>, progress: Progress) {
         let config = self.config.clone();
         // §10.3 step 1: the Request-URI names a domain of ours. We relay no registrations.
@@ -182,7 +182,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends the 200, with these lines: now, or once the store has the record.
+    /// Sends the 200 with the header lines `extra`: now, or once the store has the record.
     fn answer(
         &mut self,
         request: &Request<'_>,
@@ -216,8 +216,7 @@ impl Engine {
         }
     }
 
-    /// Refuses a REGISTER with a Path that is not believed, or with a source that may be spoofed
-    /// although it must not be.
+    /// Refuses a REGISTER if its Path is not believed, or if its source may be spoofed but must not be.
     fn believes_way(&mut self, request: &Request<'_>, progress: Progress) -> Result<(), Rejection> {
         if !self.believes_path(request) {
             return Err(Rejection::Path);
@@ -286,7 +285,7 @@ impl Engine {
             any_account_of: 0,
             asked: 0,
             target: None,
-            // Its bindings exist already, and learn when the connection closes.
+            // The bindings exist already: the closing of the connection reaches them there.
             watched: false,
         };
         let kind = QueryKind::SaveBindings {
@@ -307,9 +306,9 @@ impl Engine {
         self.ask(kind, purpose);
     }
 
-    /// Takes back a change that could not be stored (§10.3: "it MUST ... leave the bindings as they
-    /// were"). If the store `was_asked`, the record is written again: a write that only came too late
-    /// must not outlive its refusal. So it is if a later change, which the store was asked to save,
+    /// Rolls back a change that could not be stored (§10.3: "it MUST ... leave the bindings as they were").
+    /// If the store `was_asked`, the record is written again: a write that was merely late must not outlive
+    /// its refusal. The record is also written again if a later change, which the store was asked to save,
     /// contains this one.
     pub(crate) fn roll_back(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64, was_asked: bool) {
         let Some(lost) = lost.and_then(|lost| codec::decode(lost).ok()) else {
@@ -335,10 +334,9 @@ impl Engine {
         }
     }
 
-    /// The response to a REGISTER that is stored: the one written for it, or, if the record has
-    /// changed since, one with the bindings as they are now (§10.3 step 8). `None`: the change does
-    /// not hold any more. An earlier copy of it failed, and was undone, while this one was being
-    /// stored.
+    /// The response to a REGISTER whose change is stored: the one written for it. If the record has changed
+    /// since, the response has the bindings as they are now (§10.3 step 8). `None`: the change does not hold
+    /// any more, since an earlier copy of it failed and was rolled back meanwhile.
     pub(crate) fn response_when_stored(
         &mut self,
         parked: &Parked,
@@ -364,7 +362,7 @@ impl Engine {
                 return Some(written);
             };
             let holds = registration.is_overtaken(&record, version)
-                // A later REGISTER of the same Call-ID makes this one out of order: then it did hold.
+                // If a later REGISTER of the same Call-ID makes this one out of order, this one did hold.
                 || matches!(
                     registration.apply(&mut record.clone(), limit, &mut |_| {}),
                     Ok(Effect::Repeated | Effect::Nothing) | Err(Rejection::OutOfOrder)

@@ -1,4 +1,4 @@
-//! Requests that waited, and go on with their result.
+//! Requests that waited for a back-end, and go on with its result.
 
 use super::Progress;
 use crate::engine::Engine;
@@ -11,7 +11,7 @@ use crate::id::QueryId;
 use crate::query::{QueryResult, Records, Unavailable};
 use crate::transport::via;
 
-/// Requests that go on in one turn: about as many as one turn reads from a socket.
+/// The most requests that go on in one turn: about as many as one turn reads from a socket.
 const RESUMED_AT_ONCE: usize = 64;
 
 impl Engine {
@@ -102,7 +102,7 @@ impl Engine {
         self.refuse_with(request, progress.server, status, &extra);
     }
 
-    /// Sends the 200 of a REGISTER with its bindings on disk.
+    /// Sends the 200 of a REGISTER whose bindings are on disk.
     fn saved(&mut self, parked: &Parked, ok: &PendingOk, aor: alloc::boxed::Box<[u8]>) {
         self.counters.registrations += 1;
         self.count_reply(200);
@@ -145,7 +145,7 @@ impl Engine {
             return;
         };
         if let Some(number) = parked.target {
-            // Its name is known now, unless it was cancelled meanwhile.
+            // The target's name is known now, unless the target was cancelled meanwhile.
             if let Some(context) = self.context(server) {
                 let located = context
                     .target_mut(number)

@@ -32,11 +32,11 @@ pub(super) struct RoutePlan<'c> {
 
 /// How the one target of a request is reached.
 pub(super) enum Reach {
-    /// A flow, and whether it is the only way.
+    /// A flow, and whether the flow is the only way.
     Flow(Flow, FlowOnly),
-    /// The flow of a registration, and whether it is the only way.
+    /// The flow of a registration, and whether the flow is the only way.
     Registered(Flow, FlowOnly),
-    /// These addresses, and the domain that the peer's certificate must be for.
+    /// The addresses to try, and the domain that the peer's certificate must be for.
     Candidates(Option<PeerName>, Candidates),
 }
 
@@ -49,15 +49,15 @@ impl Engine {
         progress: Progress,
         (matched, authorized): (Matched<'_>, Authorized),
     ) {
-        // If it waits from here on, it needs no further check of credentials.
+        // A request that waits from here on needs no further check of credentials.
         let progress = Progress {
             authorized: Some(authorized),
             ..progress
         };
         self.strip_identity(request);
         let plan = self.plan(request, position, matched, authorized);
-        // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction. One that is redirected
-        // gets a 2xx whether it left one or not (§8.3).
+        // §9.2: the CANCEL matched no transaction, though its INVITE would have left one. A redirected CANCEL
+        // gets a 2xx in either case (§8.3).
         let action = matched.rule.map(|rule| &rule.action);
         let is_redirected = matches!(action, Some(Action::Redirect(_))) && position.next_route.is_none();
         if request.method == Method::Cancel && plan.state == StateMode::Transaction && !is_redirected {
@@ -86,7 +86,7 @@ impl Engine {
         });
         let timeout_ms = relay.and_then(|r| r.timeout_s).map(|s| s.saturating_mul(1000));
         let state = rule.and_then(|r| r.state).unwrap_or(config.state);
-        // §16.5: no targets are added to what is not ours to route, nor if Route says the way.
+        // §16.5: targets are added only if the Request-URI is of a domain of ours and no Route names the way.
         let recurse = relay.is_some_and(|r| r.recurse)
             && state == StateMode::Transaction
             && position.next_route.is_none()
@@ -138,8 +138,8 @@ impl Engine {
         self.locate_and_send(request, progress, plan, Hop::of(&uri), None);
     }
 
-    /// Rewrites a request for a strict router as next hop (§16.6 step 6). It gets itself as
-    /// Request-URI, and what was the Request-URI at the end of Route.
+    /// Rewrites a request for a strict router as next hop (§16.6 step 6). The router's URI becomes the
+    /// Request-URI, and the former Request-URI goes to the end of Route.
     fn make_strict_route(&mut self, request: &Request<'_>, position: &Position<'_>, next: &NameAddr<'_>) {
         let message = &request.message;
         if let Some(span) = message
@@ -149,7 +149,7 @@ impl Engine {
             self.edits.clear_within(span.clone());
             self.edits.replace(span, next.uri);
         }
-        // The next Route value goes too, and with it all of ours before it.
+        // The next Route value is removed, too, and with it all values of ours before it.
         for field in message.fields_named(HeaderName::Route) {
             self.edits.clear_within(field.start as usize..field.end as usize);
         }
@@ -162,8 +162,8 @@ impl Engine {
         });
     }
 
-    /// Sends a request by the flow that our Route names, on that connection or not at all (RFC 5626
-    /// §5.3.1). If that is not the only way, the Request-URI comes behind it.
+    /// Sends a request by the flow that our Route names (RFC 5626 §5.3.1). If the flow is the only way, the
+    /// request goes on that connection or not at all. Else the Request-URI is tried after the flow.
     fn follow_flow(
         &mut self,
         request: &Request<'_>,
@@ -193,8 +193,8 @@ impl Engine {
         self.send(request, progress, plan, Reach::Flow(flow, pin), contact);
     }
 
-    /// Follows the Request-URI in a dialog, without more Route: it is the peer, or names a user of
-    /// ours.
+    /// Follows the Request-URI of a request in a dialog, with no Route left. The Request-URI is the peer's,
+    /// or names a user of ours.
     fn follow_target(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
         match &request.uri {
             Uri::Sip(uri) => {
@@ -209,7 +209,8 @@ impl Engine {
         }
     }
 
-    /// Follows the rule of a new request; without one, location for domains of ours, else 403.
+    /// Follows the rule of a new request. Without a rule, a domain of ours goes by location, and anything
+    /// else gets 403.
     fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
         let Some(rule) = plan.matched.rule else {
             if self.own_domain_of(&request.uri).is_some() {
@@ -254,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Ends a request that has no way on. An ACK to our own stateless response ends here quietly.
+    /// Ends a request that has no way on. An ACK, such as one to a stateless response of ours, is dropped.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     pub(super) fn no_way(&mut self, request: &Request<'_>, progress: Progress, status: Status<'_>) {
         match request.method {
@@ -265,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// Makes the changes of a rule to the Request-URI.
+    /// Applies a rule's changes to the Request-URI.
     pub(super) fn rewrite(&mut self, request: &Request<'_>, relay: &Relay, next: Option<&NextHop>) {
         self.rewrite_user(request, relay.strip, &relay.prefix);
         if let Some(next) = next.filter(|_| relay.rewrite_host) {

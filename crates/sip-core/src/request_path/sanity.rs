@@ -9,13 +9,13 @@ use crate::engine::request::Request;
 use crate::engine::status::Status;
 use crate::registrar::extensions::{unknown, write_unsupported};
 
-/// Option tags that a proxy may be required to understand, and we do.
+/// The option tags in Proxy-Require that this server understands.
 const PROXY_OPTIONS: [&[u8]; 1] = [b"path"];
 
 impl Engine {
     /// Checks steps 2 and 5 of §16.3. The refusal's header lines come with it.
     pub(crate) fn check_sanity(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
-        // §26.2.2: what must stay secure on every hop cannot go on from here without TLS.
+        // §26.2.2: a request that must be secure on every hop cannot go on from here without TLS.
         let refused = matches!(request.uri, Uri::Other { .. }) || (request.is_secure() && !self.speaks_tls());
         if refused {
             return Err((Status::UNSUPPORTED_URI_SCHEME, Vec::new()));
@@ -45,10 +45,10 @@ impl Engine {
         self.config.listeners.iter().any(|l| l.transport.is_secure())
     }
 
-    /// Refuses a SIPS request that did not come by TLS (§26.2.2): its URI would promise the callee
-    /// TLS on each hop, which is not so. It is not for requests in a dialog, and trusted sources
-    /// pass, which may have taken TLS off before us. No RFC names a code; 480 with this warning is
-    /// how RFC 5630 §5.3 ends a SIPS request that cannot go by TLS.
+    /// Refuses a SIPS request that did not come by TLS (§26.2.2): its URI would promise the callee TLS on
+    /// each hop. Requests in a dialog are not checked. Trusted sources pass: they may have taken TLS off
+    /// before us. No RFC names a code; 480 with this warning is how RFC 5630 §5.3 ends a SIPS request that
+    /// cannot go by TLS.
     pub(crate) fn check_secure(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
         if !request.is_secure() || request.flow.transport.is_secure() || self.is_trusted(&request.flow) {
             return Ok(());

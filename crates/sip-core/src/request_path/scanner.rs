@@ -34,7 +34,8 @@ impl Engine {
         true
     }
 
-    /// The same for a request that cannot be read, which is recognised by the parts that can.
+    /// Whether an unreadable request was dropped as one of a scanner. It is recognised by the parts that can
+    /// be read.
     pub(crate) fn drops_broken_scanner(&mut self, message: &Message<'_>, flow: &Flow) -> bool {
         if self.config.abuse.scanners.is_empty() {
             return false;
@@ -78,7 +79,7 @@ impl Engine {
         .map(|(_, _, sign)| sign)
     }
 
-    /// Whether it counts towards a ban of the source of `request`.
+    /// Whether a scan counts towards a ban of the source of `request`.
     fn scan_counts(&self, request: &Request<'_>) -> bool {
         let domain = self.policy_domain(&self.config, request);
         let found = domain.map(|d| {

@@ -19,8 +19,9 @@ use crate::proxy::branch::read_loop_mark;
 use crate::proxy::forward::max_breadth;
 use crate::proxy::hop::Hop;
 
-/// So often one request may be forked here. Each pass through another server gets it once more, and each may make ten
-/// of it. No service needs that many: a call group whose members ring groups of another server is three.
+/// The most times that one request may be forked here. The request may return from another server, and each
+/// pass may make ten of it. Services need fewer: a call group whose members ring groups of another server is
+/// three.
 const MOST_FORKS: usize = 4;
 
 impl Engine {
@@ -57,18 +58,18 @@ impl Engine {
         self.begin_context(request, progress, plan, context);
     }
 
-    /// The mark of this request, and of the decision about it, in a Via of ours. A request that comes
-    /// back and is sent elsewhere is in a spiral, not in a loop (RFC 5393 §4.2.1).
+    /// The loop mark in a Via of ours: a hash of the request and of the decision about it (RFC 5393 §4.2.1).
+    /// A request that comes back and is sent elsewhere is in a spiral, not in a loop.
     pub(super) fn loop_mark(&self, request: &Request<'_>, rule_number: usize) -> u64 {
-        // A user of ours is one whatever parameters stand in the URI: those a contact chooses.
+        // A user of ours is the same user whatever the URI's parameters, which a contact chooses.
         let aor = self.own_aor(&request.uri);
         let uri = aor.as_deref().unwrap_or(request.uri_text);
         self.secrets
             .loop_mark(uri, request.call_id, request.cseq.number, rule_number)
     }
 
-    /// Whether one of the Via values has `mark`, our mark of this very request; and how many are ours with some mark:
-    /// so often it was forked here.
+    /// Whether a Via value has `mark`, our mark of this very request; and how many Via values of ours have
+    /// any mark. So many times the request was forked here.
     fn forks_before(&self, request: &Request<'_>, mark: u64) -> (bool, usize) {
         let (mut came_back, mut forks) = (false, 0);
         for value in request.message.values(HeaderName::Via) {
@@ -90,7 +91,7 @@ impl Engine {
         request: &Request<'_>,
         rule_number: usize,
     ) -> Result<(), Status<'static>> {
-        // §4.2: it was forked here before, as the same request.
+        // §4.2: this very request was forked here before.
         let (came_back, forks) = self.forks_before(request, self.loop_mark(request, rule_number));
         if came_back || forks >= MOST_FORKS {
             self.counters.loops += 1;
@@ -218,8 +219,8 @@ impl Engine {
         if lines.is_empty() {
             return self.refuse(request, progress.server, Status::NOT_REGISTERED);
         }
-        // With state a 302 is sent again until its ACK: eleven times to an address that may be forged. Without it each copy
-        // of the request gets one.
+        // With state, a 302 is retransmitted until its ACK: eleven times to an address that may be forged.
+        // Without state, each copy of the request gets one.
         let is_sure = plan.authorized.source_verified() || !self.is_source_unverified(&request.flow);
         let keeps_state = plan.state == StateMode::Transaction && is_sure;
         let server = match (progress.server, keeps_state) {

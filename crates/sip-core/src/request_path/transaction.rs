@@ -45,9 +45,9 @@ impl Engine {
         !accepted
     }
 
-    /// Takes a CANCEL: it gets 200 whatever becomes of the INVITE (§9.2, §16.10). Each copy of the
-    /// CANCEL gets the same response, so it needs no transaction of its own. A CANCEL that shares
-    /// only the branch with an INVITE is another's, and gets 481.
+    /// Handles a CANCEL: the CANCEL gets 200 whatever becomes of the INVITE (§9.2, §16.10). Each copy of the
+    /// CANCEL gets the same response, so it needs no transaction of its own. A CANCEL that shares only the
+    /// branch with an INVITE is another's, and gets 481.
     fn cancel(&mut self, request: &Request<'_>) -> bool {
         let Some(key) = self.table.find_server(self.server_hash(request, Method::Invite)) else {
             return false;
@@ -70,9 +70,9 @@ impl Engine {
         true
     }
 
-    /// Whether a CANCEL has from its INVITE what it must have (§9.1), and comes from the same
-    /// address, or from a trusted one. An INVITE with a final response cannot be cancelled, so
-    /// nothing is compared with it.
+    /// Whether a CANCEL has the fields of its INVITE that it must have (§9.1), and comes from the same
+    /// address or a trusted one. An INVITE with a final response cannot be cancelled, so nothing is compared
+    /// with it.
     fn is_cancel_of(&mut self, key: ServerKey, request: &Request<'_>) -> bool {
         let Some(found) = self.table.live_mut(key) else {
             return true;
