@@ -1,6 +1,6 @@
-//! The addresses that a request may be sent to: not denied destinations
-//! ([`crate::engine::destination`]), nor guarded places ([`crate::engine::place`]) that its dialog
-//! does not name.
+//! The check of the addresses that a request may be sent to. It may not go to denied destinations
+//! ([`crate::engine::destination`]), nor to guarded places ([`crate::engine::place`]) that its dialog does
+//! not name.
 
 use core::net::IpAddr;
 
@@ -65,8 +65,8 @@ impl Engine {
         !candidates.is_empty()
     }
 
-    /// Whether a host is a guarded place, or denied to sources at `from`, to which a mark that names `named` does not
-    /// lead.
+    /// Whether a mark that names `named` does not lead to this host. The host is a guarded place, or denied
+    /// to sources at `from`.
     pub(crate) fn is_beyond(&self, host: HostRef<'_>, named: PlaceId, from: IpAddr) -> bool {
         match host {
             HostRef::Ip(ip) if self.is_denied(ip, from) => {
@@ -85,8 +85,8 @@ pub(crate) const fn denied(hop: &Hop<'_>) -> Status<'static> {
     }
 }
 
-/// Whether a request of this method may begin something at its target, in a dialog, too. The others
-/// end a call or belong to an existing one: a target must get them wherever it has moved to.
+/// Whether a request of this method may begin something that costs at its target, even in a dialog. Requests
+/// of other methods end a call or belong to an existing one: a target must get them wherever it has moved to.
 pub(crate) const fn may_cost(method: Method<'_>) -> bool {
     match method {
         // A CANCEL goes where its INVITE went.

@@ -14,10 +14,9 @@ use crate::engine::seed::Seed;
 use crate::id::{ConnId, ListenerId};
 use crate::transport::{Flow, Transport};
 
-/// The hash by which a client transaction is found: branch and method (§17.1.3), an INVITE's being
-/// the branch itself. Branches are keyed hashes, so that any difference will do. The table hash is
-/// the low half, so what is folded has 64 bits, too: each half of the result is as random as the
-/// branch.
+/// The hash by which a client transaction is found: branch and method (§17.1.3); an INVITE's is the branch
+/// itself. Branches are keyed hashes, so that any difference will do. The table hash is the low half, so the
+/// method is folded into 64 bits: the result is as random as the branch.
 pub(crate) fn client_hash(branch: u64, method: Method<'_>) -> u128 {
     if method == Method::Invite {
         return u128::from(branch);
@@ -118,7 +117,7 @@ const SEED: u8 = b'-';
 pub(crate) struct Ingress {
     /// The listener at which the request came in.
     pub(crate) listener: ListenerId,
-    /// The connection that it came by.
+    /// The connection that the request came by.
     pub(crate) conn: Option<ConnId>,
     /// The seed of the caller's mark, hidden by [`Branched::pad`].
     pub(crate) seed: Option<u64>,
@@ -132,7 +131,7 @@ pub(super) fn rehide_seed(line: &[u8], pads: u64) -> Option<(Range<usize>, [u8; 
 }
 
 impl Ingress {
-    /// Reads it.
+    /// Reads the value of `tz`.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let (text, seed) = match sip_message::chars::split_once(text, SEED) {
             (text, Some(digits)) => (text, Some(read_hex(digits, 16)? as u64)),
@@ -160,8 +159,8 @@ impl Ingress {
     }
 }
 
-/// The value of `tz` among the parameters of a Via of ours, empty if it has none. Nothing in there is
-/// quoted: a value that we did not write does not fit the branch.
+/// The value of `tz` in a Via of ours, empty if `tz` stands without one. `None`: the Via has no `tz`. Nothing
+/// in there is quoted: a value that we did not write does not fit the branch.
 pub(super) fn ingress_token<'a>(via: &Via<'a>) -> Option<&'a [u8]> {
     let params = via.params.as_bytes();
     // Nearly always behind branch and rport, as it was written.

@@ -25,7 +25,7 @@ use crate::transaction::table::ServerKey;
 /// Why a target without a usable address ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
-    /// Its next hop has no address: it counts as a 503 (RFC 3263 §4.3).
+    /// The next hop has no address: the target counts as a 503 (RFC 3263 §4.3).
     NextHop,
     /// The host of a registered contact has no address: the phone is gone.
     Contact,
@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// Hands on the stored request of a server transaction that has no final response yet.
+    /// Runs `go` with the stored request of a server transaction that has no final response yet.
     pub(crate) fn with_server_request(
         &mut self,
         server: ServerKey,
@@ -64,7 +64,7 @@ impl Engine {
                 go(engine, &request);
             }
         });
-        // It stays for the next address, and for responses that are made here.
+        // The request stays for the next address, and for responses that are made here.
         if let Some(found) = self.table.live_mut(server) {
             found.request = bytes;
         }
@@ -75,7 +75,7 @@ impl Engine {
         loop {
             while let Some(number) = self.context(server).and_then(|c| c.next_ready()) {
                 self.begin_target(request, server, number);
-                // Whatever became of it, it is not begun twice.
+                // A target is not begun twice, whatever became of it.
                 if let Some(context) = self.context(server)
                     && context.next_ready() == Some(number)
                 {
@@ -111,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// Whether a member has left service since the request came: the operator has drained it, or
-    /// it counts as failed and another waits. Its turn is over then.
+    /// Whether a member has left service since the request came: the operator has drained it, or it counts as
+    /// failed and another waits. If so, the member's turn is over.
     fn is_passed_over(&mut self, server: ServerKey, number: u8) -> bool {
         let now_ms = self.now.unix_ms;
         let Some(context) = self.context(server) else {
@@ -205,8 +205,8 @@ impl Engine {
         }
     }
 
-    /// Ends a target that this request must not reach, as if it had sent `status`. For a denied contact it counts as
-    /// 430, which gives way to a response that says more.
+    /// Ends a target that this request must not reach, as if the target had sent `status`. A denied contact
+    /// counts as 430, which gives way to a response that says more.
     fn forbid_target(&mut self, server: ServerKey, number: u8, status: Status<'static>) -> bool {
         let status = match status {
             Status::CONTACT_DENIED => Status { code: 430, ..status },
@@ -221,8 +221,7 @@ impl Engine {
         false
     }
 
-    /// Ends a target that has no address that can be reached, as if it had responded with 503 (RFC
-    /// 3263 §4.3).
+    /// Ends a target without a reachable address, as if the target had responded with 503 (RFC 3263 §4.3).
     fn no_address(&mut self, server: ServerKey, number: u8) -> bool {
         self.member_failed(server, number);
         self.lose_target(server, number, Lost::NextHop)
@@ -255,7 +254,7 @@ impl Engine {
             || self.table.bytes() >= limits.transaction_bytes
     }
 
-    /// Ends a target for which there is no branch, and those that wait behind it.
+    /// Ends a target for which there is no branch, and the targets that wait behind it.
     fn stop_at_limit(&mut self, server: ServerKey, number: u8) {
         self.counters.limited_transactions += 1;
         if let Some(context) = self.context(server) {
@@ -283,9 +282,9 @@ impl Engine {
         let (is_contact, domain) = (target.is_contact, target.domain);
         let secure = is_secure || target.is_sips();
         let is_last = target.next.saturating_add(1) >= target.candidates.len() && !has_more;
-        // Only members have others to take their place. If all leave an INVITE without a response,
-        // its caller gets a final response. For another request it gets none (RFC 4320 §4.2): waiting
-        // for the last costs nothing.
+        // The time-out is for members only: these have others to take their place. If all leave an INVITE
+        // without a response, its caller gets a final response. The caller of another request gets none (RFC
+        // 4320 §4.2), so that waiting for the last member costs nothing.
         let reply_timeout_ms =
             reply_timeout_ms.filter(|_| is_member && (request.method == Method::Invite || !is_last));
         let breadth = shape.loop_mark.map(|_| target.breadth);

@@ -33,7 +33,7 @@ impl Engine {
         for client in branches {
             self.cancel_client(client);
         }
-        // Nothing is under way (it waits for a back-end, say): this server responds at once.
+        // If nothing is pending (the request waits for a back-end, say), this server responds at once.
         if !pending {
             self.finish(server, None);
         }

@@ -26,7 +26,7 @@ use crate::transaction::table::{ClientKey, ServerKey};
 use crate::transport::Flow;
 use crate::transport::framing::FramingFault;
 
-/// Dialogs of one INVITE that are ended with BYE, if their 2xx cannot be relayed.
+/// The most dialogs of one INVITE that are ended with BYE because their 2xx cannot be relayed.
 const MOST_BYES: u8 = 8;
 
 /// The flaw that keeps a response from being relayed as it is.
@@ -36,7 +36,7 @@ pub(crate) enum Flaw {
     Defect(Defect),
     /// A header field that every response has is missing or cannot be read.
     Header(HeaderError),
-    /// Its stream cannot be followed further: only its head is there.
+    /// The stream cannot be followed further: only the head of the response is there.
     Framing(FramingFault),
     /// There is no Via beside ours, and so no way on (§16.7 step 3).
     OnlyOurVia,
@@ -96,8 +96,8 @@ impl Engine {
         if status >= 200 {
             self.stop_timer_c(key);
         }
-        // The ACK has the response's To if that can be read (§17.1.1.3), else the INVITE's: its
-        // branch is enough to be known by.
+        // The ACK has the response's To if that can be read (§17.1.1.3), else the INVITE's: the branch is
+        // enough to recognise the ACK.
         let model = readable_to(message).is_some().then_some(message);
         match self.client_event(key, ClientEvent::Response(status), model) {
             Some(Passed::Response) => self.end_branch_with(key, status, message, flaw),
@@ -156,8 +156,8 @@ impl Engine {
         }
     }
 
-    /// A branch of a request other than INVITE has ended with a response that cannot be relayed. Another branch's
-    /// 2xx is still relayed. After a 2xx here, nothing else is.
+    /// Ends a branch of a request other than INVITE whose response cannot be relayed. Another branch's 2xx is
+    /// still relayed. If this response was a 2xx, nothing else is.
     fn end_target_silently(&mut self, server: ServerKey, client: ClientKey, target: u8, accepted: bool) {
         let Some(context) = self.context(server).filter(|c| c.awaits(target, client)) else {
             return;
@@ -198,11 +198,11 @@ impl Engine {
         }
     }
 
-    /// Ends the call of a callee that has accepted with a 2xx that cannot be relayed. The callee gets
-    /// its ACK and a BYE, if the response has a readable To and Contact. In a dialog it gets the ACK
-    /// alone: after a 502 to a re-INVITE the session stands as it was (§14.1). Each copy of the 2xx
-    /// is acknowledged. A callee that makes more dialogs of one INVITE than a fork of phones would gets no more BYEs, and
-    /// at a limit of transactions none gets one.
+    /// Ends the call of a callee that has accepted with a 2xx that cannot be relayed. The callee gets its ACK
+    /// and a BYE, if the response has a readable To and Contact. In a dialog it gets the ACK alone: after a
+    /// 502 to a re-INVITE the session stands as it was (§14.1). Each copy of the 2xx is acknowledged. BYEs
+    /// are limited to [`MOST_BYES`] dialogs of one INVITE, more than a fork of phones makes, and by the
+    /// limits of transactions.
     pub(super) fn hang_up(&mut self, key: ClientKey, message: &Message<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -273,10 +273,9 @@ impl Engine {
 /// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End<'a> {
-    /// This response.
+    /// A response of this status.
     Status(Status<'a>),
-    /// As without a final response (RFC 4320 §4.2): after a delivered MESSAGE a 502 would make
-    /// duplicates.
+    /// No final response (RFC 4320 §4.2): after a delivered MESSAGE a 502 would make duplicates.
     Silence,
 }
 
@@ -312,7 +311,7 @@ fn readable_to<'a>(message: &Message<'a>) -> Option<&'a [u8]> {
     sip_message::chars::is_token_text(tag).then_some(text)
 }
 
-/// The URI of Contact, under the same conditions.
+/// The URI of Contact as written, if it can be read and would not break the line that it is copied to.
 fn readable_contact<'a>(message: &Message<'a>) -> Option<&'a [u8]> {
     let text = message.values(HeaderName::Contact).next()?.text;
     let contact = Contact::parse(text).filter(|_| is_clean(text))?;
@@ -325,7 +324,7 @@ fn is_clean(text: &[u8]) -> bool {
 
 /// The CSeq number of a BYE, so far above that of its INVITE that no request of the dialog had a higher one.
 const CSEQ_GAP: u32 = 1 << 16;
-/// RFC 3261 §8.1.1.5.
+/// The highest CSeq number (RFC 3261 §8.1.1.5).
 const MOST_CSEQ: u32 = (1 << 31) - 1;
 
 /// See [`Engine::dialog_request`].
@@ -351,8 +350,8 @@ fn write_of_dialog(
     out.extend_from_slice(b" SIP/2.0\r\n");
     out.extend_from_slice(via);
     out.extend_from_slice(b"\r\nMax-Forwards: 70\r\n");
-    // §12.1.2: the caller's route set is the Record-Route in reverse. The values that the INVITE had
-    // when it left here are the hops behind us. In a dialog it is the INVITE's own.
+    // §12.1.2: the caller's route set is the Record-Route in reverse. The values that the INVITE had when it
+    // left here are the hops behind us. In an existing dialog the route set is the INVITE's own.
     let routes: Vec<&[u8]> = if is_new {
         let behind = invite.values(HeaderName::RecordRoute).count();
         let all = accepted.values(HeaderName::RecordRoute).count();

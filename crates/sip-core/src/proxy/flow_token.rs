@@ -1,23 +1,23 @@
-//! Flow tokens (RFC 5626 §5.2): a flow as the user part of our Record-Route. By it requests of the
-//! dialog reach a user agent that has no address of its own.
+//! Flow tokens (RFC 5626 §5.2): a flow as the user part of our Record-Route. Requests of the dialog reach a
+//! user agent by a flow token if the user agent has no address of its own.
 //!
 //! A token names the connection and both of its ends, and ends in a MAC under a key that only nodes
 //! of this domain have. The MAC also covers the dialog, by its Call-ID and the caller's tag. So a
 //! token is good in no other dialog, and no callee can lead strangers to another user agent's flow.
 //!
-//! User agents that get one:
+//! User agents that get a token:
 //! - **WebSocket clients** (RFC 7118 §5): no host is reached by their Contact.
 //! - **User agents with outbound** (`ob` in the Contact, RFC 5626 §4.3; `reg-id` in the
 //!   registration).
-//! - **User agents on a stream with another address in the Contact** than the source address: they
-//!   are behind a NAT. The flow is tried first, and then the Contact; the others have nothing behind
-//!   the flow. No connection is opened to the far end of the flow: by then another host may have that
-//!   port of the NAT.
+//! - **User agents on a stream with another address in the Contact** than the source address: these are
+//!   behind a NAT. The flow is tried first, and then the Contact; for a WebSocket or outbound the flow is the
+//!   only way. No connection is opened to the far end of the flow: by then another host may have that port of
+//!   the NAT.
 //! - **User agents by TLS without a certificate**: a connection opened to their Contact could not
 //!   verify them. And the shell uses a connection that it finds by an address only if the peer has
 //!   proved that address.
 //!
-//! Only as first hop: a user agent behind another proxy is reached through that.
+//! Only a first hop gets a token: a user agent behind another proxy is reached through that proxy.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -37,9 +37,9 @@ use crate::transport::{Flow, Proof, Transport};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouteFlow {
     pub(crate) flow: Flow,
-    /// Whether there is no other way if the flow has gone.
+    /// Whether the flow is the only way.
     pub(crate) only: bool,
-    /// It leads to the side that began the dialog; else to the side that was called.
+    /// Whether the flow leads to the side that began the dialog; else it leads to the side that was called.
     pub(crate) to_initiator: bool,
 }
 
@@ -81,7 +81,7 @@ impl Engine {
         open(&self.secrets, self.config.node_id, text, dialog)
     }
 
-    /// The flow by which requests of the dialog reach the sender of this request, if it needs one.
+    /// The flow by which requests of the dialog reach the sender of this request, if the sender needs one.
     pub(crate) fn flow_of_sender(&self, request: &Request<'_>) -> Option<RouteFlow> {
         let flow = request.flow;
         let message = &request.message;
@@ -91,7 +91,7 @@ impl Engine {
         if !websocket && !outbound && !flow.transport.is_reliable() {
             return None;
         }
-        // The sender is not the hop before us.
+        // With a second Via, the sender is not the hop before us.
         if message.values(HeaderName::Via).nth(1).is_some() {
             return None;
         }
@@ -107,8 +107,8 @@ impl Engine {
     }
 }
 
-/// The flow by which requests of the dialog reach a contact again, for a request that leaves on the
-/// flow of its registration. `only`: that flow is the only way to it.
+/// The flow by which requests of the dialog reach a contact again, for a request that leaves on the flow of
+/// its registration. `only`: that flow is the only way to the contact.
 pub(crate) fn flow_of_contact(contact: &[u8], flow: Flow, only: bool) -> Option<RouteFlow> {
     let by_flow = || {
         let uri = sip_message::Uri::parse(contact).ok();
@@ -122,8 +122,8 @@ pub(crate) fn flow_of_contact(contact: &[u8], flow: Flow, only: bool) -> Option<
     })
 }
 
-/// Whether requests to this Contact are to be tried by the flow first. A binding does not say whether
-/// its peer was verified when it was made: those by TLS all are tried.
+/// Whether requests to this Contact are to be tried by the flow first. A binding does not say whether its
+/// peer was verified, so that the flow is tried for each binding made by TLS.
 fn goes_by_flow(uri: &SipUri<'_>, flow: &Flow) -> bool {
     let unknown = flow.transport == Transport::Tls && flow.proof == Proof::None;
     flow.transport.is_reliable() && (unknown || is_elsewhere(uri, flow))
@@ -149,7 +149,7 @@ fn open(secrets: &Secrets, node: u16, text: &[u8], dialog: Dialog<'_>) -> TokenO
     let read = || {
         let bytes = read_base64url(text)?;
         let (body, mac) = bytes.split_last_chunk::<MAC>()?;
-        // One word compared with one word: nothing to be learnt of how long that takes.
+        // One word is compared with one word: the time that this takes reveals nothing.
         let genuine = secrets.flow_mac(body, dialog.call_id, dialog.caller_tag);
         (genuine == u64::from_be_bytes(*mac)).then_some(())?;
         decode(body)
@@ -231,7 +231,7 @@ fn decode(bytes: &[u8]) -> Option<(RouteFlow, u16)> {
     rest.is_empty().then_some((route, node))
 }
 
-/// RFC 4648 §5, without padding: all of it may stand in a user part.
+/// Appends base64url without padding (RFC 4648 §5): all of it may stand in a user part.
 fn write_base64url(out: &mut Vec<u8>, bytes: &[u8]) {
     let start = out.len();
     out.resize(start + Base64UrlUnpadded::encoded_len(bytes), 0);
@@ -240,7 +240,8 @@ fn write_base64url(out: &mut Vec<u8>, bytes: &[u8]) {
     debug_assert!(encoded.is_ok());
 }
 
-/// Strict (RFC 4648 §3.5): a token has one spelling. More than 48 bytes are none: the longest has 41.
+/// Reads base64url strictly (RFC 4648 §3.5): a token has one spelling. More than 48 bytes are no token: the
+/// longest has 41.
 fn read_base64url(text: &[u8]) -> Option<Bytes> {
     let mut room = [0; 48];
     let bytes = Base64UrlUnpadded::decode(text, &mut room).ok()?;

@@ -20,7 +20,7 @@ use crate::transaction::table::{ClientKey, ServerKey};
 /// A branch's final response.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Final<'a> {
-    /// This response, of this status.
+    /// A response that can be relayed, and its status.
     With(u16, &'a Response<'a>),
     /// A response that cannot be relayed: the status that stands for it.
     Only(Status<'a>),
@@ -47,7 +47,7 @@ impl Engine {
         self.table.server(server).is_some_and(|s| s.machine.is_invite())
     }
 
-    /// Takes the final response of a branch, other than 2xx.
+    /// Handles the final response of a branch, other than 2xx.
     pub(super) fn target_completed(
         &mut self,
         server: ServerKey,
@@ -59,7 +59,7 @@ impl Engine {
         let Some(context) = self.context(server) else {
             return;
         };
-        // It was given up before.
+        // The branch was given up before.
         if !context.awaits(number, client) {
             return;
         }
@@ -81,8 +81,8 @@ impl Engine {
         } else {
             self.member_failed(server, number);
         }
-        // RFC 5626 §5.3: after these two the instance gets the request by another flow; after any
-        // other response it MUST NOT, having responded.
+        // RFC 5626 §5.3: after 408 or 430 the instance gets the request by another flow. After any other
+        // response it MUST NOT: the instance has responded.
         if matches!(status, 408 | 430) && self.use_alternate(server, number) {
             return self.next_targets(server);
         }
@@ -110,8 +110,7 @@ impl Engine {
         self.next_targets(server);
     }
 
-    /// Takes the failure of a branch without a final response: time-out, or an error of the
-    /// transport.
+    /// Handles the failure of a branch without a final response: a time-out, or an error of the transport.
     pub(super) fn target_failed(
         &mut self,
         server: ServerKey,
@@ -131,7 +130,7 @@ impl Engine {
         } else if self.retry(server, number) {
             return self.next_targets(server);
         }
-        // All of its addresses were tried.
+        // All addresses of the target were tried, or it is too late for another.
         self.member_failed(server, number);
         if self.use_alternate(server, number) {
             return self.next_targets(server);
@@ -168,8 +167,8 @@ impl Engine {
         self.next_targets(server);
     }
 
-    /// Whether a response would come too late: the client gives up a request other than INVITE 64·T1
-    /// after it sent it first (§17.1.2.2, timer F).
+    /// Whether a response would come too late: the client gives up a request other than INVITE 64·T1 after
+    /// first sending the request (§17.1.2.2, timer F).
     fn is_too_late(&self, server: ServerKey) -> bool {
         if self.is_invite(server) {
             return false;
@@ -186,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// Makes a target ready for its next address, with a branch of its own (RFC 3263 §4.3). Returns
-    /// whether there is one.
+    /// Makes a target ready for its next address, with a branch of its own (RFC 3263 §4.3). Returns whether
+    /// the target has one.
     fn retry(&mut self, server: ServerKey, number: u8) -> bool {
         let Some(found) = self.table.live(server) else {
             return false;

@@ -32,11 +32,12 @@ use crate::transport::{Flow, PeerName, Proof, Transport, via};
 pub(crate) struct ContactRef<'a> {
     pub(crate) uri: &'a [u8],
     pub(crate) path: &'a [u8],
-    /// Domain of the account that registered it; 0: it was not looked up, or no domain asks for credentials.
+    /// The domain of the account that registered the contact; 0: not looked up, or no domain asks for
+    /// credentials.
     pub(crate) domain: DomainNumber,
 }
 
-/// What routing decided about a request with one target, beside the edits that it already made.
+/// The routing decision for a request with one target, beside the edits already made.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteDecision<'a> {
     pub(crate) authorized: Authorized,
@@ -51,11 +52,11 @@ pub(crate) struct RouteDecision<'a> {
     /// State to keep.
     pub(crate) state: StateMode,
     pub(crate) shape: BranchPolicy,
-    /// The Request-URI or Route that leaves is SIPS.
+    /// Whether the outgoing Request-URI or Route is SIPS.
     pub(crate) secure: bool,
     /// The registered contact, if the target is one.
     pub(crate) contact: Option<ContactRef<'a>>,
-    /// The edits have that contact already.
+    /// Whether the edits have that contact already.
     pub(crate) has_contact_edits: bool,
     /// See [`Decided::dialog`].
     pub(crate) dialog: Option<PlaceId>,
@@ -75,25 +76,26 @@ impl RouteDecision<'_> {
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     pub(crate) server: ServerKey,
-    /// Number of its target.
+    /// The number of the branch's target.
     pub(crate) target: u8,
     pub(crate) to: Flow,
     /// The domain that the peer's certificate must be for.
     pub(crate) peer: Option<PeerName>,
-    /// Whether that flow is the only way.
+    /// Whether the flow `to` is the only way.
     pub(crate) pin: FlowOnly,
     /// The flow by which requests of the dialog reach the target, too.
     pub(crate) back: Option<RouteFlow>,
-    /// It may leave by TCP instead, if it is too long for a datagram.
+    /// Whether the branch may leave by TCP instead, if it is too long for a datagram.
     pub(crate) may_switch: bool,
     pub(crate) shape: BranchPolicy,
-    /// The Request-URI or Route that leaves is SIPS.
+    /// Whether the outgoing Request-URI or Route is SIPS.
     pub(crate) secure: bool,
     /// Max-Breadth to write.
     pub(crate) breadth: Option<u32>,
-    /// Milliseconds after which it is left if no response came.
+    /// Milliseconds after which the branch is left if no response came.
     pub(crate) reply_timeout_ms: Option<u32>,
-    /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
+    /// Whether the branch goes to a user agent by a contact or flow, and not to a next hop of the
+    /// configuration.
     pub(crate) is_contact: bool,
     /// See [`ContactRef::domain`].
     pub(crate) domain: DomainNumber,
@@ -166,7 +168,7 @@ impl Engine {
             return Ok(());
         }
         let server = match server {
-            // It has waited, and there may be no room for its copy any more.
+            // The request has waited, and there may be no room for its copy any more.
             Some(key) if self.has_room_for_copy(request) => key,
             Some(_) => return Err(NotSent::Full),
             None => {
@@ -262,8 +264,8 @@ impl Engine {
         decided: Decided,
     ) {
         let path = decision.contact.map_or(&[][..], |contact| contact.path);
-        // A contact stays what it is, whatever registers meanwhile; and no 3xx leads back to what
-        // was tried.
+        // The contact stays what it is, whatever registers meanwhile; and no 3xx leads back to a URI that was
+        // tried.
         let uri = if decision.contact.is_some() || decision.shape.recurse {
             self.edited_uri(request)
         } else {
@@ -292,7 +294,7 @@ impl Engine {
             ..Target::new(uri, 0)
         };
         context.targets.push(target);
-        // Without room for it this branch is the only one.
+        // Without room for the context this branch is the only one.
         if self.table.bytes() + context.bytes() > self.config.limits.response_bytes() {
             self.counters.limited_transactions += 1;
             return;
@@ -403,10 +405,9 @@ impl Engine {
         client
     }
 
-    /// Makes room for a transaction of the same branch. Over TCP no server transaction outlives its
-    /// response. If a hop before it repeats a request that came by UDP, the copy is a new request
-    /// here. Its response would be taken for that of the first, and the request would be sent again
-    /// and again.
+    /// Makes room for a transaction of the same branch. Over TCP no server transaction outlives its response.
+    /// If a hop before this server repeats a request that came by UDP, the copy is a new request here. The
+    /// copy's response would be taken for that of the first, and the request would be sent again and again.
     fn forget_completed(&mut self, hash: u128) {
         let Some(found) = self.table.find_client(hash) else {
             return;
@@ -502,7 +503,7 @@ fn write_max_breadth(edits: &mut Edits, message: &Message<'_>, breadth: u32) {
     }
 }
 
-/// Max-Breadth as received. One that cannot be read counts as not there.
+/// Max-Breadth as received; `None`: the request has none that can be read.
 pub(crate) fn max_breadth(request: &Request<'_>) -> Option<u32> {
     let message = &request.message;
     let field = message.fields_named(HeaderName::MaxBreadth).next()?;

@@ -9,21 +9,21 @@ use crate::engine::Engine;
 use crate::resolve::{Candidates, HostRef, Question};
 use crate::transport::{Known, NextHop, PeerName, Transport};
 
-/// A next hop as its URI says, and what names it.
+/// A next hop as its URI gives it, and the origin of that URI.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop<'a> {
     pub(crate) host: HostRef<'a>,
     pub(crate) port: Option<u16>,
     pub(crate) transport: Option<Transport>,
     pub(crate) secure: bool,
-    /// The addresses found so far, if the configuration names it: then it is of the trust domain at
-    /// all of them.
+    /// The addresses found so far, if the configuration names the hop: all of them belong to the trust
+    /// domain.
     pub(crate) known: Option<&'a Known>,
-    /// What names this hop; it decides which addresses are allowed.
+    /// The origin of this hop, which decides which addresses are allowed.
     pub(crate) lead: Lead,
 }
 
-/// What names a next hop.
+/// The origin of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lead {
     /// The configuration, or a Path, which was checked when it was registered.
@@ -46,8 +46,8 @@ impl<'a> Hop<'a> {
         }
     }
 
-    /// The same hop for a request that must go by TLS (RFC 3261 §26.2.2). `None`: its URI means
-    /// another transport.
+    /// The same hop for a request that must go by TLS (RFC 3261 §26.2.2). `None`: the hop's URI means another
+    /// transport.
     pub(crate) fn secured(self) -> Option<Self> {
         let by_tls = match (self.transport, self.port) {
             _ if self.secure => true,
@@ -58,8 +58,8 @@ impl<'a> Hop<'a> {
         by_tls.then_some(Self { secure: true, ..self })
     }
 
-    /// The hop of a contact that came from `from`, or of the Request-URI (`None`). If `secure`, it must be TLS. A
-    /// contact that was registered by TLS has the port of TLS, even if its URI does not say so.
+    /// The hop of a contact that came from `from`, or of the Request-URI (`None`). If `secure`, the hop must
+    /// be TLS. A contact that was registered by TLS has the port of TLS, even if its URI does not say so.
     pub(crate) fn of_contact(uri: &SipUri<'a>, secure: bool, from: Option<IpAddr>) -> Option<Self> {
         let hop = Self::of(uri);
         let fits = !secure || hop.transport.is_none_or(Transport::is_secure);
@@ -116,7 +116,7 @@ pub(crate) fn first_hop(path: &[u8]) -> Option<Hop<'_>> {
 }
 
 impl Engine {
-    /// Learns the addresses of a next hop of the configuration. An IP address is known without.
+    /// Learns the addresses of a next hop of the configuration. An IP address is known already.
     pub(crate) fn meet_peers(&mut self, hop: &Hop<'_>, candidates: &Candidates) {
         let HostRef::Name(_) = hop.host else { return };
         let Some(known) = hop.known else { return };

@@ -1,10 +1,10 @@
 //! The mark of a dialog: what a Record-Route value of ours proves when it comes back as Route.
 //!
-//! Each side of a dialog has its own mark, so that a caller which exchanges the tags is no callee.
-//! The callee's mark is made of the Call-ID and the caller's tag. In each response that passes back
-//! it becomes the caller's mark ([`Engine::turn_marks`]), which is made of these and of the callee's
-//! tag. That takes a [`Seed`], which only the transaction of the request has: a response turns the
-//! marks of its own dialog and of no other.
+//! Each side of a dialog has its own mark, so that a caller that swaps the tags does not pass for the callee.
+//! The callee's mark is made of the Call-ID and the caller's tag. In each response that passes back it
+//! becomes the caller's mark ([`Engine::turn_marks`]), which is made of these and of the callee's tag. The
+//! change takes a [`Seed`], which only the transaction of the request has, or its Via if no state is kept. So
+//! a response turns the marks of its own dialog and of no other.
 //!
 //! No Contact is bound, since targets change (RFC 3261 §12.2). Instead a mark names the place at each
 //! end ([`crate::engine::place`]), and leads to no other guarded place.
@@ -13,8 +13,8 @@
 //!
 //! | bits | what |
 //! | --- | --- |
-//! | 16 | the day on which it was made |
-//! | 20 | which domain's secret it is made with: marks of others stay as they are |
+//! | 16 | the day on which the mark was made |
+//! | 20 | the domain whose secret made the mark: marks of other domains stay as they are |
 //! | 16 | the place of the caller |
 //! | 16 | the place of the callee |
 //! | 1 | [`OF_SUBSCRIPTION`] |
@@ -39,14 +39,14 @@ const PARAM: &[u8] = b"tz";
 /// The same where it stands in a value.
 const BEFORE: [u8; 4] = *b";tz=";
 const DIGITS: usize = MARK_DIGITS;
-/// Where among the digits the domain stands, and how many it has.
+/// The first of the domain's digits, and their number.
 const DOMAIN_FROM: usize = 4;
 const DOMAIN_DIGITS: usize = 5;
-/// The last of the flags, which has [`OF_CALLER`] in its lowest bit. Behind it the MAC begins.
+/// The last digit of the flags, with [`OF_CALLER`] in its lowest bit. The MAC follows.
 const SIDE_FROM: usize = 19;
 /// Digits that differ between the marks of the two sides.
 const TURNED: usize = DIGITS - SIDE_FROM;
-/// Days for which a mark is good: none but broken calls last longer.
+/// Days for which a mark is good: only broken calls last longer.
 const GOOD_DAYS: u16 = 32;
 const DAY_MS: u64 = 86_400_000;
 
@@ -57,10 +57,11 @@ const CALLEE_AT: u32 = 60;
 const FLAGS_AT: u32 = 48;
 const MAC_BITS: u128 = (1 << FLAGS_AT) - 1;
 
-/// It is the caller's mark; else the callee's.
+/// The mark is the caller's; else the callee's.
 const OF_CALLER: u128 = 1 << FLAGS_AT;
-/// The dialog began with a SUBSCRIBE or REFER. A NOTIFY of its callee may make the dialog (RFC 6665 §4.4.1), so it
-/// carries the caller's mark. The callee could so have both marks: no mark of such a dialog is good for calls.
+/// The dialog began with a SUBSCRIBE or REFER. A NOTIFY of its callee may make the dialog (RFC 6665 §4.4.1),
+/// so the NOTIFY carries the caller's mark. The callee may thus hold both marks: no mark of such a dialog is
+/// good for calls.
 const OF_SUBSCRIPTION: u128 = 1 << (FLAGS_AT + 11);
 const CALLER_DOMAIN_AT: u32 = FLAGS_AT + 1;
 const CALLEE_DOMAIN_AT: u32 = FLAGS_AT + 6;
@@ -74,13 +75,13 @@ pub(crate) struct Mark(u128);
 pub(crate) struct Ends {
     /// The place from which the request came.
     pub(crate) caller: PlaceId,
-    /// The place to which it goes.
+    /// The place to which the request goes.
     pub(crate) callee: PlaceId,
     /// The domain of From, if it is ours.
     pub(crate) caller_domain: DomainNumber,
     /// The domain of the callee, if it is a contact that is registered here.
     pub(crate) callee_domain: DomainNumber,
-    /// The dialog begins with a SUBSCRIBE or REFER.
+    /// Whether the dialog begins with a SUBSCRIBE or REFER.
     pub(crate) is_subscription: bool,
 }
 
@@ -111,14 +112,15 @@ impl Mark {
         (Self(head | u128::from(mac) & MAC_BITS), Seed::new(mac, hidden))
     }
 
-    /// The caller's mark of the same dialog. It proves no more than this one does: of a forged one it is another.
+    /// The caller's mark of the same dialog. It proves no more than this mark does: a forged mark gives a
+    /// forged one.
     pub(crate) fn of_caller(self, secrets: &Secrets, call_id: &[u8], [caller, callee]: [&[u8]; 2]) -> Self {
         let (_, seed) = Self::of_callee(secrets, self.0, call_id, caller);
         let mac = seed.map_or(0, |seed| seed.caller_mac(callee));
         Self(self.0 & !MAC_BITS | OF_CALLER | u128::from(mac))
     }
 
-    /// Reads the digits of a mark. Whether it is genuine, [`Mark::is_of`] says.
+    /// Reads the digits of a mark. [`Mark::is_of`] checks whether the mark is genuine.
     #[inline]
     pub(crate) fn read(digits: &[u8]) -> Option<Self> {
         read_hex(digits, DIGITS).map(Self)
@@ -138,19 +140,19 @@ impl Mark {
         write_hex(out, self.0, DIGITS as u32);
     }
 
-    /// Whether its holder is the caller.
+    /// Whether the mark's holder is the caller.
     #[inline]
     pub(crate) const fn is_of_caller(self) -> bool {
         self.0 & OF_CALLER != 0
     }
 
-    /// Whether its dialog began with a SUBSCRIBE or REFER.
+    /// Whether the mark's dialog began with a SUBSCRIBE or REFER.
     #[inline]
     pub(crate) const fn is_of_subscription(self) -> bool {
         self.0 & OF_SUBSCRIPTION != 0
     }
 
-    /// The domain in which its holder has an account; 0: none is known.
+    /// The domain in which the mark's holder has an account; 0: none is known.
     pub(crate) const fn domain_of_holder(self) -> DomainNumber {
         match self.is_of_caller() {
             true => (self.0 >> CALLER_DOMAIN_AT) as DomainNumber & 31,
@@ -166,8 +168,9 @@ impl Mark {
         }
     }
 
-    /// Whether it was made for its holder in this dialog, and not too long ago. Another node's clock may be ahead
-    /// of ours. `from_tag` and `to_tag` are those of a request of its holder; empty: there is none.
+    /// Whether the mark was made for its holder in this dialog, at most `GOOD_DAYS` ago. A day ahead is
+    /// accepted, too: another node's clock may be ahead of ours. `from_tag` and `to_tag` are those of a
+    /// request of the holder; empty: there is none.
     pub(crate) fn is_of(
         self,
         secrets: &Secrets,
@@ -187,7 +190,7 @@ impl Mark {
     }
 }
 
-/// Days since 1970, as far as two bytes hold them: enough to order two days within 89 years.
+/// Days since 1970, modulo 2^16: enough to order two days within 89 years.
 const fn day(unix_ms: u64) -> u16 {
     (unix_ms / DAY_MS) as u16
 }
@@ -217,14 +220,14 @@ impl Engine {
         }
     }
 
-    /// The same for several values, or for one that was written anew. A host that the callee put
-    /// below a value of ours gets the caller's requests before this server does. So it makes that
-    /// value's mark useless ([`Seed::opened`]).
+    /// Turns the marks in several values, or in one that was written anew. A host that the callee put below a
+    /// value of ours gets the caller's requests before this server does. So the host makes that value's mark
+    /// useless ([`Seed::opened`]).
     fn turn_marks_of_several(&mut self, message: &Message<'_>, turn: Turn) {
         let to = message.to().ok();
         let callee_tag = to.as_ref().and_then(NameAddr::tag).unwrap_or_default();
         let mut here = SmallVec::<[(&[u8], Turn); 4]>::new();
-        // Of the hosts below the value at hand: their hash, and how marks are turned above them.
+        // The hash of the hosts below the value at hand, and how marks above these hosts are turned.
         let (mut below, mut known) = (0, (0, Some(turn)));
         for text in record_routes(message).into_iter().rev() {
             if let Some(further) = self.host_below(message, below, text) {
@@ -267,7 +270,7 @@ impl Engine {
         self.edits.replace(start..start + TURNED, &text);
     }
 
-    /// Hash of the hosts in Record-Route, those of this server left out; 0: there are none.
+    /// The hash of the hosts in Record-Route without those of this server; 0: there are none.
     pub(super) fn hosts_below(&self, message: &Message<'_>) -> u64 {
         if !message.has(HeaderName::RecordRoute) {
             return 0;
@@ -278,8 +281,9 @@ impl Engine {
         })
     }
 
-    /// The hash of the hosts below a value, with the host of this one. `None`: it leads here. A URI without brackets has
-    /// no parameters of its own (RFC 3261 §20.34), and another reader may think otherwise.
+    /// The hash of the hosts below a value, with the value's own host. `None`: the value leads here. A value
+    /// without brackets never does: its parameters are not the URI's (RFC 3261 §20.34), and another reader
+    /// may think otherwise.
     fn host_below(&self, message: &Message<'_>, below: u64, text: &[u8]) -> Option<u64> {
         let addr = NameAddr::parse(text).filter(|addr| addr.bracketed);
         let uri = addr.as_ref().and_then(NameAddr::sip_uri);
@@ -300,7 +304,8 @@ impl Engine {
         })
     }
 
-    /// The response to a NOTIFY goes to the callee: the caller's mark is not for it, and its own route set is made.
+    /// Removes marked Record-Route values from the response to a NOTIFY. It goes to the callee, which must
+    /// not get the caller's mark, and whose route set is made already.
     #[cold]
     fn keep_marks_from_notifier(&mut self, message: &Message<'_>) {
         if !message.cseq().is_ok_and(|cseq| cseq.method == Method::Notify) {
@@ -322,13 +327,13 @@ fn record_routes<'a>(message: &Message<'a>) -> SmallVec<[&'a [u8]; 8]> {
 }
 
 impl Turn {
-    /// The last digit of the flags of the mark with its `;tz=` at `at`, if it is the callee's mark of
-    /// this dialog.
+    /// The last digit of the mark's flags, if the mark with its `;tz=` at `at` is the callee's of this
+    /// dialog.
     #[inline]
     fn side_of(self, domain: &[u8; DOMAIN_DIGITS], value: &[u8], at: usize) -> Option<u8> {
         let digits: &[u8; DIGITS] = value.get(at + BEFORE.len()..)?.first_chunk()?;
         let side = *digits.get(SIDE_FROM)?;
-        // A digit is even as its value is, but for the letters.
+        // A digit's character code has the parity of its value; a letter's has the other.
         let is_of_caller = (side & 1 == 1) ^ side.is_ascii_lowercase();
         let is_ours = side.is_ascii_hexdigit()
             && digits.last_chunk() == Some(&self.ends_with)
@@ -341,7 +346,7 @@ impl Turn {
 #[inline]
 fn last_mark(value: &[u8], end: usize) -> Option<usize> {
     let value = value.get(..end)?;
-    // As we wrote it, and nothing behind it.
+    // The mark as we wrote it, with nothing behind it.
     let usual = value.len().checked_sub(BEFORE.len() + DIGITS + 1)?;
     if value.get(usual..).and_then(<[u8]>::first_chunk) == Some(&BEFORE) {
         return Some(usual);

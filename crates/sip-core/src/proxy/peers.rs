@@ -1,7 +1,7 @@
-//! Location of the next hops with names, before anything is sent there. A trunk that only calls in
-//! belongs to the trust domain, too ([`crate::admission`]). And no dialog may lead to a next hop that
-//! its mark does not name ([`crate::engine::place`]). The first worker asks, as long as any source
-//! may be refused.
+//! Location of the named next hops of the configuration, before anything is sent there. A trunk that only
+//! calls in belongs to the trust domain, too ([`crate::admission`]). And no dialog may lead to a next hop
+//! that its mark does not name ([`crate::engine::place`]). The first worker asks, as long as any source may
+//! be refused.
 
 use super::hop::Hop;
 use super::probe::{NAME_TRIES, NAME_WAIT_MS};
@@ -12,7 +12,7 @@ use crate::resolve::Located;
 use crate::time::Millis;
 use crate::transport::HopHost;
 
-/// Milliseconds between two look-ups of a next hop: as soon its new addresses are known.
+/// Milliseconds between two look-ups of a next hop: new addresses are known this soon.
 const EVERY_MS: u32 = 300_000;
 /// Milliseconds after which name service is asked again if it gave no result.
 const AGAIN_MS: u32 = 15_000;
@@ -20,10 +20,10 @@ const AGAIN_MS: u32 = 15_000;
 const SPREAD_MS: u32 = 5;
 
 impl Engine {
-    /// Begins to locate the next hops of the configuration at hand. Locating for an older one ends by
-    /// itself.
+    /// Begins to locate the next hops of the present configuration. Look-ups for an older configuration end
+    /// by themselves.
     pub(crate) fn start_locating(&mut self) {
-        // One worker asks for all workers: they get to know what it learns.
+        // One worker asks for all workers: the addresses that it learns are shared.
         if self.worker != WorkerId(0) || !self.admission.learns() {
             return;
         }

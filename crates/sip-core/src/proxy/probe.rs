@@ -23,11 +23,11 @@ use crate::transport::{Flow, PeerName};
 
 /// Milliseconds from a query for a member's name until the probe is tried again.
 pub(super) const NAME_WAIT_MS: u32 = 250;
-/// Tries after which it counts as a failure.
+/// Tries after which the probe counts as failed.
 pub(super) const NAME_TRIES: u8 = 16;
 
 impl Engine {
-    /// Starts the probes of the configuration at hand. Those of an older one end by themselves.
+    /// Starts the probes of the present configuration. Probes of an older configuration end by themselves.
     pub(crate) fn start_probes(&mut self) {
         // One worker probes for all workers: what it learns is shared.
         if self.worker != WorkerId(0) {
@@ -128,7 +128,7 @@ impl Engine {
         self.scratch = text;
     }
 
-    /// Takes the response to a probe.
+    /// Handles the response to a probe.
     pub(super) fn probe_completed(&mut self, key: ClientKey, status: u16) {
         let Some((group, number)) = self.probed(key) else {
             return;

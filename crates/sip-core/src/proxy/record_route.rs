@@ -1,10 +1,10 @@
 //! Record-Route values of ours, and how they are recognised (RFC 3261 §16.6 step 4, RFC 5658).
 //!
-//! Each carries `tz=` and the mark of its dialog ([`super::mark`]), so that loose routing serves dialogs that came
-//! through here and no others: no open relay.
+//! Each value carries `tz=` and the mark of its dialog ([`super::mark`]). So loose routing serves dialogs
+//! that came through here and no others: this server is no open relay.
 //!
-//! They are SIPS URIs if the Request-URI or Route that leaves is one (RFC 3261 §16.6 step 4, RFC 5630
-//! §5.3). The exception is a side that the request did not pass by TLS.
+//! The URIs are SIPS if the Request-URI or Route that leaves is one (RFC 3261 §16.6 step 4, RFC 5630 §5.3).
+//! The exception is a side that the request did not pass by TLS.
 
 use alloc::vec::Vec;
 
@@ -31,14 +31,14 @@ pub(crate) struct RecordRoute<'c> {
     pub(crate) mark: Mark,
     /// The listener at which the request came in.
     pub(crate) ingress: &'c Listener,
-    /// The listener by which it leaves.
+    /// The listener by which the request leaves.
     pub(crate) egress: &'c Listener,
-    /// It leaves for a SIPS URI.
+    /// Whether the request leaves for a SIPS URI.
     pub(crate) secure: bool,
-    /// Token of the flow by which requests of the dialog reach the sender of this request; empty:
-    /// none is needed.
+    /// The token of the flow by which requests of the dialog reach the sender of this request; empty: none is
+    /// needed.
     pub(crate) sender: &'c [u8],
-    /// The same for its receiver.
+    /// The token of the flow to the receiver, in the same way.
     pub(crate) receiver: &'c [u8],
 }
 
@@ -63,9 +63,9 @@ pub(crate) enum RouteOwner {
     OwnHost,
     /// Made by us for this dialog.
     Marked {
-        /// The holder of the value, and what it says.
+        /// The mark of the value, which says whose value it is.
         mark: Mark,
-        /// The flow that it names.
+        /// The flow that the value names.
         flow: Option<TokenOwner>,
     },
 }
@@ -199,9 +199,9 @@ impl Engine {
         ends
     }
 
-    /// The place to which a request goes: that of its rule, unless a 3xx led elsewhere. A user
-    /// chooses its contact, which can only name a denied destination. A contact that is reached by
-    /// its connection is what it says.
+    /// The place to which a request goes: that of its rule, unless a 3xx led elsewhere. A user chooses its
+    /// contact, which can only name a denied destination. A contact that is reached by its connection has the
+    /// place of its address.
     fn place_of_callee(&self, leaving: &EgressEdits) -> PlaceId {
         let ip = leaving.to.remote.ip();
         let place = leaving.shape.place;
@@ -215,9 +215,8 @@ impl Engine {
         }
     }
 
-    /// The place that a request came from. A trusted or exempt peer may send its calls from an
-    /// address to which no calls go. Then the way back names its place: its Record-Route or its
-    /// Contact.
+    /// The place that a request came from. A trusted or exempt peer may send its calls from an address to
+    /// which no calls go. So the peer's Record-Route or Contact is asked first: it names the way back.
     fn place_of_caller(&self, request: &Request<'_>) -> PlaceId {
         let may_name_another = || self.is_trusted(&request.flow) || is_exempt(&self.config, &request.flow);
         if self.directory.has_places() && may_name_another() {
@@ -286,7 +285,7 @@ impl RecordRoute<'_> {
         out.extend_from_slice(b"Record-Route: ");
         write_route_uri(out, listener, token, self.secure);
         if two {
-            // Only this server reads it. Other proxies write it, too, so traces read alike.
+            // Only this server reads `r2`. Other proxies write it, too, so traces read alike.
             out.extend_from_slice(b";r2=on");
         }
         out.extend_from_slice(b";tz=");

@@ -31,7 +31,7 @@ pub(super) enum Contacts {
     Left(Vec<u8>),
 }
 
-/// How many more targets, and bytes of them, a request may have.
+/// The number of targets, and of their bytes, that a request may still get.
 struct Room {
     targets: usize,
     bytes: usize,
@@ -116,7 +116,7 @@ impl Engine {
         })
     }
 
-    /// Whether a user decides where this client transaction's 3xx leads. The response is from a
+    /// Whether a user decides where this client transaction's 3xx leads. If so, the response is from a
     /// registered contact, or from one that another 3xx named, and its source is not trusted.
     fn is_of_user(&mut self, server: ServerKey, client: ClientKey) -> bool {
         let Some(client) = self.table.client(client) else {
@@ -128,8 +128,8 @@ impl Engine {
         target.is_some_and(|target| target.is_contact || target.from.is_some()) && !self.is_trusted(&to)
     }
 
-    /// The targets of one contact of a 3xx: the contact itself, or the registered contacts of the
-    /// user, if it is one of ours. Empty if `user` has too many new addresses.
+    /// The targets of one contact of a 3xx: the contact itself, or, if it is a user of ours, that user's
+    /// registered contacts. Empty if `user` has too many new addresses.
     fn targets_of(
         &mut self,
         uri: &[u8],

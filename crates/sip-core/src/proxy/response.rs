@@ -30,25 +30,25 @@ pub(crate) const fn reason_of_gone(cause: u16) -> &'static [u8] {
     }
 }
 
-/// What became of a response or of a branch's failure.
+/// The outcome of a response or of a branch's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Outcome {
-    /// Dealt with.
+    /// Handled on this worker.
     Done,
-    /// Its transaction lives on another worker.
+    /// The transaction lives on another worker.
     HandOver(WorkerId),
 }
 
-/// A response, with what is known of it beside its text.
+/// A response, with facts about it beside its text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Response<'a> {
     pub(super) message: &'a Message<'a>,
-    /// Where it came from.
+    /// The flow that the response came by.
     flow: Flow,
-    /// Its topmost Via has a line of its own, and another follows.
+    /// Whether the topmost Via has a line of its own, and another Via follows.
     via_is_alone: bool,
-    /// How the callee's marks in it are turned; `None`: none is of its transaction.
+    /// How the callee's marks in the response are turned; `None`: none is of its transaction.
     turn: Option<Turn>,
 }
 
@@ -56,18 +56,18 @@ pub(super) struct Response<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     TimedOut,
-    /// The transport could not deliver its request.
+    /// The transport could not deliver the request.
     Unreachable,
-    /// The transport could not deliver it to a registered contact: the phone is gone.
+    /// The transport could not deliver the request to a registered contact: the phone is gone.
     ContactGone,
     /// A registered contact gave no response at all, not even a provisional one.
     ContactSilent,
-    /// The transport could not deliver it on the flow that is the only way.
+    /// The transport could not deliver the request on the flow that is the only way.
     FlowGone(FlowOnly),
 }
 
 impl Failure {
-    /// The status of the response that it stands for, and the Reason line of that response.
+    /// The status of the response that the failure stands for, and the Reason line of that response.
     fn status(self) -> (Status<'static>, &'static [u8]) {
         match self {
             Self::TimedOut => (Status::NEXT_HOP_SILENT, &[]),
@@ -84,13 +84,13 @@ impl Engine {
     /// Handles a response.
     ///
     /// # Errors
-    /// It has a flaw, and nothing was done.
+    /// The response has a flaw, and nothing was done.
     pub(crate) fn handle_response(&mut self, message: &Message<'_>, flow: Flow) -> Result<Outcome, Flaw> {
         let status = message.status().unwrap_or(0);
         if let Some(defect) = message.defect() {
             return Err(Flaw::Defect(defect));
         }
-        // It is large: looked at where it lies.
+        // The parts are large, so that they are read in place.
         let parts = message.mandatory();
         let parts = parts.as_ref().map_err(|error| Flaw::Header(*error))?;
         self.activity.enter(Component::Transaction);
@@ -111,7 +111,7 @@ impl Engine {
             return Ok(Outcome::Done);
         }
         if let Some(key) = self.table.find_client(client_hash(branch, parts.cseq.method)) {
-            // §16.7 step 3: without a Via beside ours it has no way on.
+            // §16.7 step 3: without a Via beside ours the response has no way on.
             let client = self.table.client(key).map(|c| &c.user);
             let serves = client.is_some_and(|user| user.server().is_some());
             let seed = client.and_then(|user| user.seed);
@@ -139,9 +139,9 @@ impl Engine {
         self.counters.dropped_stray_response += 1;
     }
 
-    /// Whether sent-by is what one of our listeners writes, or means this server all the same.
+    /// Whether sent-by is what one of our listeners writes, or names this server in another way.
     pub(crate) fn is_sent_by(&self, top: &Via<'_>) -> bool {
-        // Nearly always just as it was written.
+        // Sent-by is nearly always just as it was written.
         if self.directory.wrote_via(top.text) {
             return true;
         }
@@ -210,8 +210,8 @@ impl Engine {
         }
         self.activity.enter(Component::Build);
         self.note_response_of(&flow);
-        // The token is not under the branch's hash: what it says must at least be possible. (The
-        // shell compares the far end of the connection that it names with `remote`.)
+        // The token is not under the branch's hash, so that its content must at least be possible. (The shell
+        // compares the far end of the connection that the token names with `remote`.)
         let ingress = Ingress::read(token);
         let hidden = ingress.and_then(|ingress| ingress.seed);
         let seed = hidden.and_then(|hidden| Seed::uncovered(hidden, branched.pad));
@@ -246,7 +246,7 @@ impl Engine {
         self.counters.responses_relayed_stateless += 1;
     }
 
-    /// Takes a response of a client transaction.
+    /// Handles a response of a client transaction.
     fn client_response(&mut self, key: ClientKey, status: u16, response: &Response<'_>) {
         if status >= 200
             && let Some(client) = self.table.client_mut(key)
@@ -268,7 +268,7 @@ impl Engine {
         }
     }
 
-    /// Takes a response that the client transaction passed up (§16.7).
+    /// Handles a response that the client transaction passed up (§16.7).
     fn branch_response(&mut self, key: ClientKey, status: u16, response: &Response<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -288,12 +288,12 @@ impl Engine {
             return self.relay_provisional(server, status, response);
         }
         if client.user.course.byes().is_some() && status < 300 {
-            // A clean copy comes too late: its caller has another response.
+            // A good 2xx after a flawed one comes too late: its caller has another response.
             self.hang_up(key, response.message);
             return;
         }
         let target = client.user.target;
-        // The request is needed no more; an INVITE that failed keeps its ACK there.
+        // The request is needed no more. If an INVITE failed, its ACK is kept in that place.
         if status < 300 || response.message.cseq().is_ok_and(|c| c.method != Method::Invite) {
             self.table.keep_request(key, Box::default());
         }
@@ -320,7 +320,7 @@ impl Engine {
         self.target_completed(server, key, target, Final::With(status, response))
     }
 
-    /// Takes the response to a request of our own, which serves no request of a caller.
+    /// Handles the response to a request of our own, which serves no request of a caller.
     #[cold]
     pub(super) fn own_request_completed(&mut self, key: ClientKey, status: u16) {
         match self.table.client(key).map(|client| client.user.owner) {
@@ -387,12 +387,12 @@ impl Engine {
             return;
         };
         if invite {
-            // That it is well formed was seen when the response came.
+            // The response was found well formed when it came.
             let call_id = Box::from(response.message.value(HeaderName::CallId).unwrap_or_default());
             self.note_completed(call_id, status, started);
         }
         if status == 408 && !invite {
-            // RFC 4320 §4.2: it comes too late; the client has timed out as well.
+            // RFC 4320 §4.2: the 408 comes too late; the client has timed out as well.
             self.server_event(server, ServerEvent::Abandon, &[]);
             return;
         }
@@ -435,8 +435,8 @@ impl Engine {
         self.relay_past(to, response);
     }
 
-    /// Edits a response on its way. It loses our Via (§16.7 step 3), and the claims for which its
-    /// source is not trusted (RFC 3325 §5); marks become those of the side to which it goes.
+    /// Edits a response on its way. Our Via is removed (§16.7 step 3), and so are identity claims if the
+    /// source is not trusted (RFC 3325 §5). Marks become those of the side to which the response goes.
     pub(super) fn edit_response(&mut self, response: &Response<'_>) {
         self.edits.clear();
         let message = response.message;
@@ -571,9 +571,9 @@ impl Engine {
         }
     }
 
-    /// Handles timer C (§16.8), or its shorter form before any response. A branch that rings is
-    /// cancelled; one that was cancelled already is given up. One without a sign of life is left
-    /// alone, and cancelled if it rings later.
+    /// Handles timer C (§16.8), or its shorter form before any response. A branch that rings is cancelled. A
+    /// branch that was cancelled already is given up. A branch without a sign of life is left alone, and
+    /// cancelled if it rings later.
     fn timer_c(&mut self, key: ClientKey) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -598,7 +598,7 @@ impl Engine {
             return self.rang_in_vain(server, key, target);
         }
         client.user.cancel_wanted = true;
-        // Not sent again either; timer B or F ends it.
+        // The request is not sent again either; timer B or F ends the branch.
         if let Some(resend) = client.timers.first_mut().and_then(Option::take) {
             self.wheel.cancel(resend);
         }
@@ -619,13 +619,14 @@ impl Engine {
     }
 }
 
-/// Whether the topmost Via has a line of its own, and the next line begins with another: nearly always. Either line may
-/// begin with empty values instead (RFC 3261 §7.3.1 allows none, but a lenient reader skips them).
+/// Whether the topmost Via has a line of its own, and the next line begins with another Via: nearly always.
+/// Either line may begin with empty values instead (RFC 3261 §7.3.1 allows none, but a lenient reader skips
+/// them).
 #[inline]
 fn is_alone(message: &Message<'_>, top: &Via<'_>) -> bool {
     let mut fields = message.fields_named(HeaderName::Via);
     let is_whole = |field: &Field| core::ptr::eq(top.text, message.field_value(field));
-    // Of an empty value this is the end of its line.
+    // For an empty value, this byte is the end of its line.
     let first = |field: &Field| message.source().get(field.value as usize);
     let begins = |field: &Field| first(field).is_some_and(u8::is_ascii_alphabetic);
     fields.next().is_some_and(is_whole) && fields.next().is_some_and(begins)

@@ -5,17 +5,16 @@
 //! - **A URI with `transport=udp` is obeyed** (RFC 3263 §4.1), although §18.1.1 knows no such
 //!   exception: by it an operator names a peer behind a firewall that swallows TCP. If the transport
 //!   came from name service or from the default, the request switches.
-//! - **The flow of a registration is kept** (RFC 5626 §5.3): behind its NAT nothing else can be
-//!   reached.
-//! - **Without state an INVITE does not switch.** Its CANCEL and the ACK to its failure must go where
-//!   it went (§9.1, §17.1.1.3). But they are short, and no state says how long it was. Other requests
-//!   have neither, and a copy has the same length, so that it takes the same way. The number in its
-//!   branch, under the branch's hash, says that a request has switched.
+//! - **The flow of a registration is kept** (RFC 5626 §5.3): nothing else reaches a user agent behind a NAT.
+//! - **Without state an INVITE does not switch.** Its CANCEL and the ACK to its failure must go where the
+//!   INVITE went (§9.1, §17.1.1.3). But these are short, and no state says how long the INVITE was. Other
+//!   requests have no CANCEL and no ACK, and a copy has the same length, so that it takes the same way. The
+//!   number in the branch, under the branch's hash, shows that a request has switched.
 //! - With state the branch knows its transport, and CANCEL and ACK follow it.
-//! - **A request goes back to UDP** if it could not be delivered before a response came, whatever the
-//!   cause: the shell does not distinguish a reset from a time-out. The transaction begins anew with
-//!   the same branch, so that a peer that got both recognises a copy. It counts as no failure of the
-//!   next hop. A request that was cancelled meanwhile is not sent again.
+//! - **A request goes back to UDP** if it could not be delivered before a response came, whatever the cause:
+//!   the shell does not distinguish a reset from a time-out. The transaction begins anew with the same
+//!   branch, so that a peer that got both requests recognises a copy. The attempt by TCP counts as no failure
+//!   of the next hop. A request that was cancelled meanwhile is not sent again.
 //! - **After that, requests to this address go by UDP at once** for five minutes
 //!   ([`crate::engine::tcp_failures`]): a firewall that swallows new connections costs each try its
 //!   time-out. A response on a connection to that address ends this. Without state such a request is
@@ -39,8 +38,8 @@ use crate::resolve::Candidate;
 use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, Proof, Transport};
 
-/// The number in the branch of a request that switched without state. Branches with state have lower
-/// numbers (`limits.branches`).
+/// The branch number of a request that switched without state. Branches with state have lower numbers
+/// (`limits.branches`).
 const SWITCHED: u8 = u8::MAX;
 
 /// Whether a request to this candidate may leave by TCP instead.
@@ -48,13 +47,13 @@ pub(crate) fn may_switch(candidate: &Candidate) -> bool {
     candidate.transport == Transport::Udp && !candidate.named
 }
 
-/// A request, written for one listener, that is to leave by another.
+/// The move of a request, written for one listener, to another listener.
 #[derive(Clone, Copy, Debug)]
 struct TransportSwitch {
     ingress: ListenerId,
     from: ListenerId,
     to: ListenerId,
-    /// The new branch, if it gets one.
+    /// The new branch, if the request gets one.
     branch: Option<NewBranch>,
 }
 
@@ -67,9 +66,9 @@ struct NewBranch {
 }
 
 impl Engine {
-    /// Switches a request with state, which is too long for a datagram, to TCP: changes `text` and
-    /// `to`. Returns whether it did: not if no listener reaches that address by TCP, or if TCP failed
-    /// there lately.
+    /// Switches a request with state, which is too long for a datagram, to TCP: changes `text` and `to`.
+    /// Returns whether the request was switched. It stays on UDP if no listener reaches that address by TCP,
+    /// or if TCP failed there lately.
     #[cold]
     pub(super) fn switch_to_stream(
         &mut self,
@@ -144,8 +143,8 @@ impl Engine {
         self.scratch = text;
     }
 
-    /// Sends an undelivered request of a client transaction by UDP, if it had switched and no
-    /// response has come. Returns whether it did.
+    /// Sends an undelivered request of a client transaction by UDP, if the request had switched and no
+    /// response has come. Returns whether the request was sent.
     pub(super) fn switch_back(&mut self, key: ClientKey) -> bool {
         let Some(client) = self.table.client_mut(key) else {
             return false;
@@ -176,8 +175,8 @@ impl Engine {
         })
     }
 
-    /// The same without state: the bytes themselves show that they had switched, and where they came
-    /// in.
+    /// Sends an undelivered request without state by UDP. The request itself shows that it had switched, and
+    /// at which listener it came in.
     pub(super) fn switch_back_stateless(&mut self, message: &Message<'_>, stream: Flow, number: u8) {
         if number != SWITCHED || stream.transport != Transport::Tcp {
             return;
@@ -226,8 +225,8 @@ impl Engine {
         })
     }
 
-    /// Rewrites a message for another listener: our Via, our Record-Route, and Content-Length if a
-    /// stream needs one. Returns whether it could.
+    /// Rewrites a message for another listener: our Via, our Record-Route, and Content-Length if a stream
+    /// needs one. Returns whether the message could be rewritten.
     fn readdress(&mut self, text: &mut Vec<u8>, moved: &TransportSwitch) -> bool {
         let mut edits = Edits::new();
         let mut new = Vec::with_capacity(text.len() + 64);
@@ -246,7 +245,7 @@ impl Engine {
         done
     }
 
-    /// Rewrites the topmost Via. `None`: it is not as we wrote it.
+    /// Rewrites the topmost Via. `None`: the Via is not as we wrote it.
     fn move_via(&self, edits: &mut Edits, message: &Message<'_>, moved: &TransportSwitch) -> Option<()> {
         let field = message.fields_named(HeaderName::Via).next()?;
         let start = field.start as usize;
@@ -280,7 +279,7 @@ impl Engine {
         Some(())
     }
 
-    /// Rewrites the topmost Record-Route lines, if they are what we write for the way that is left.
+    /// Rewrites the topmost Record-Route lines, if they are what we write for the listener that is left.
     fn move_record_route(
         &self,
         edits: &mut Edits,

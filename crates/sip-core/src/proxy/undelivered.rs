@@ -13,9 +13,9 @@ use crate::resolve::{Candidates, HostRef, Located, SentBy};
 use crate::transport::{Flow, PeerName, Transport};
 
 impl Engine {
-    /// Handles a message that did not reach `to`. A request fails as if its transport had said so
-    /// (RFC 3261 §8.1.3.1, §18.4). The transaction of a response stays (RFC 6026 §8), and the
-    /// response goes to the next address that its topmost Via names.
+    /// Handles a message that did not reach `to`. A request fails with an error of the transport (RFC 3261
+    /// §8.1.3.1, §18.4). The transaction of a response stays (RFC 6026 §8), and the response goes to the next
+    /// address that its topmost Via names.
     pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) {
         // An ICMP error quotes the first half kilobyte or so: start line and topmost Via must do.
         let Some(method) = message.method() else {
@@ -65,8 +65,8 @@ impl Engine {
         may
     }
 
-    /// Takes out the addresses to which a sent-by must not lead: its writer need not have proved anything yet. A
-    /// trusted peer or a member of a group may write any.
+    /// Removes the addresses to which a sent-by must not lead: its writer may not have proved anything yet. A
+    /// trusted peer or a guarded place may write any address.
     fn drop_denied(&mut self, candidates: &mut Candidates, host: HostRef<'_>, asked_by: &Flow) {
         let from = source_of(asked_by);
         if self.is_trusted(asked_by) || self.is_guarded(HostRef::Ip(from), 0) {
@@ -77,8 +77,8 @@ impl Engine {
         self.counters.destinations_denied += (count - candidates.len()) as u64;
     }
 
-    /// Sends a response to the next address that sent-by stands for (RFC 3261 §18.2.2, RFC 3263 §5).
-    /// Its connection is gone, and the source address takes no other: the shell has tried.
+    /// Sends a response to the next address that sent-by stands for (RFC 3261 §18.2.2, RFC 3263 §5). The
+    /// response's connection is gone, and the source address accepts no new one: the shell has tried.
     fn response_undelivered(&mut self, message: &Message<'_>, to: Flow) {
         let (Ok(top), Some(call_id)) = (message.top_via(), message.call_id()) else {
             return;
@@ -105,8 +105,8 @@ impl Engine {
                     HostRef::Name(name) if to.transport == Transport::Tls => PeerName::new(name),
                     HostRef::Name(_) | HostRef::Ip(_) => None,
                 };
-                // Behind the address that failed; from the first if that was the source itself, or,
-                // by TLS, a connection: that address was not tried for this name yet.
+                // The search begins behind the address that failed. It begins with the first if the source
+                // itself failed, or, by TLS, a connection: that address was not tried for this name yet.
                 let failed = candidates.iter().position(|c| c.address == to.remote);
                 let failed = failed.filter(|_| peer.is_none() || to.conn.is_none());
                 let from = failed.map_or(0, |at| at + 1);
@@ -116,7 +116,7 @@ impl Engine {
                     self.out.name_last(peer);
                 }
             }
-            // For a retransmission; this response is lost.
+            // The result is for a retransmission; this response is lost.
             Located::Ask { name, kind } => self.ask_for_name(name, kind),
             Located::Unavailable => {}
         }
