@@ -1,5 +1,5 @@
-//! Admission of messages. Those of banned or limited sources are counted, reported from time to time,
-//! and get no response.
+//! Admission of messages. Messages of banned or limited sources are counted, reported from time to time, and
+//! get no response.
 
 use super::Engine;
 use crate::admission::Refused;
@@ -9,7 +9,7 @@ use crate::time::Now;
 use crate::transport::Flow;
 
 impl Engine {
-    /// Whether a message that came by `flow` is admitted. Counts and reports the refusal.
+    /// Whether a message that came by `flow` is admitted. Counts and reports a refusal.
     pub(crate) fn admit(&mut self, now: Now, flow: &Flow) -> bool {
         self.now = now;
         let refused = match self.admission.check(now.instant, flow, &mut self.counters) {

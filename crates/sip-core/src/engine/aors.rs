@@ -1,9 +1,9 @@
 //! The addresses-of-record registered over one connection: one for a phone, a thousand for an SBC.
 //!
-//! A few are compared one by one; more are found by their hash. This list does not learn when a
-//! registration ends. So as entries are added, a few others are checked in turn, and removed if they
-//! are not registered over the connection any more. A lasting connection holds about twice what is
-//! registered over it at most, and no REGISTER pays for a check of all.
+//! A few are compared one by one; more are found by their hash. This list does not learn when a registration
+//! ends. So as entries are added, a few others are checked in turn, and removed if they are not registered
+//! over the connection any more. A lasting connection holds at most about twice its registrations, and no
+//! REGISTER pays for a check of all.
 
 use alloc::boxed::Box;
 use core::slice;
@@ -24,14 +24,14 @@ const LOOKS_WHEN_FULL: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Aors {
     list: SmallVec<[Box<[u8]>; 1]>,
-    /// Made once there are more than [`FEW`].
+    /// The index, made once there are more than [`FEW`] entries.
     index: Option<Box<Index>>,
 }
 
 #[derive(Debug, Default)]
 struct Index {
     places: HashTable<Place>,
-    /// Position of the entry that is checked next.
+    /// The position of the entry that is checked next.
     hand: usize,
 }
 
@@ -41,7 +41,7 @@ struct Place {
     at: u32,
 }
 
-/// Keyed: peers choose the names.
+/// The hash of an address-of-record. It is keyed, since peers choose the names.
 fn hash(secrets: &Secrets, aor: &[u8]) -> u64 {
     secrets.map_key([aor]) as u64
 }
@@ -85,8 +85,8 @@ impl Aors {
         }
     }
 
-    /// Removes some entries that are not `living`, before another is added. `limit` is the most that
-    /// there may be.
+    /// Removes some entries that are not `living`, before another is added. `limit` is the most entries
+    /// allowed.
     pub(super) fn make_room(&mut self, limit: usize, secrets: &Secrets, living: impl Fn(&[u8]) -> bool) {
         let looks = match self.list.len() {
             len if len >= limit => LOOKS_WHEN_FULL,

@@ -2,10 +2,10 @@
 //! caller, the party that is charged, the origin of a call. They are removed from messages of
 //! untrusted sources, requests and responses alike, before a server behind this one believes them.
 //!
-//! Not among them, on purpose: header fields that their author signs (Identity, RFC 8224), and those
-//! that user agents are meant to write (P-Preferred-Identity, which is checked; History-Info, RFC
-//! 7044; Privacy; Reason). Nor is Diversion (RFC 5806): every PBX that forwards must write it, so its
-//! gateway must decide which PBX it believes.
+//! Some header fields are kept on purpose: those that their author signs (Identity, RFC 8224), and those that
+//! user agents are meant to write (P-Preferred-Identity, which is checked; History-Info, RFC 7044; Privacy;
+//! Reason). Diversion (RFC 5806) is kept, too: every PBX that forwards must write it, so its gateway must
+//! decide which PBX it believes.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,7 +17,7 @@ use super::Engine;
 use super::request::Request;
 use crate::transport::Flow;
 
-/// Names in lower case, and when they are removed. The first is [`HeaderName::PAssertedIdentity`].
+/// Names in lower case, and the condition of their removal. The first is [`HeaderName::PAssertedIdentity`].
 const CLAIMS: [(&[u8], Strip); 24] = [
     // RFC 3325 §5.
     (b"p-asserted-identity", Strip::Always),
@@ -62,17 +62,17 @@ const CLAIMS: [(&[u8], Strip); 24] = [
     (b"remote-party-id", Strip::Always),
 ];
 
-/// When a header field is removed.
+/// The condition for the removal of a header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strip {
-    /// Always, whatever it says.
+    /// The header field is always removed.
     Always,
-    /// If it says that the network provided it.
+    /// The header field is removed if it says that the network provided it.
     NetworkProvided,
 }
 
-/// The header fields that are removed from messages of untrusted sources: names in lower case, and
-/// when. For tests that none gets through.
+/// The header fields that are removed from messages of untrusted sources: names in lower case, and the
+/// condition. Tests use them to check that none gets through.
 pub fn claims() -> impl Iterator<Item = (&'static [u8], Strip)> {
     CLAIMS.into_iter()
 }
@@ -92,9 +92,9 @@ impl Engine {
         }
     }
 
-    /// Removes `verstat`, by which a network says that it has verified the caller's number, from From
-    /// and P-Preferred-Identity of untrusted sources. The From of the response may differ: a dialog
-    /// is known by its tags.
+    /// Removes `verstat` from From and P-Preferred-Identity of untrusted sources. By `verstat` a network says
+    /// that it has verified the caller's number. The From of the response may differ, since a dialog is
+    /// identified by its tags.
     pub(crate) fn strip_verstat(&mut self, request: &Request<'_>) {
         let (message, from) = (&request.message, &request.flow);
         let preferred = message.fields_named(HeaderName::PPreferredIdentity);
@@ -140,9 +140,9 @@ fn is_claim(message: &Message<'_>, field: &Field) -> bool {
     }
 }
 
-/// Whether this P-Access-Network-Info has `network-provided` in any form that some parser accepts:
-/// quoted, escaped, or as a parameter's value. The other values of its line go with it: no other
-/// sender puts two on one.
+/// Whether this P-Access-Network-Info has `network-provided` in any form that some parser accepts: quoted,
+/// escaped, or as a parameter's value. The other values of its line are removed with it: no other sender puts
+/// two on one line.
 fn says_network_provided(value: &[u8]) -> bool {
     const WORD: &[u8] = b"network-provided";
     let is_here = |text: &[u8]| text.windows(WORD.len()).any(|w| w.eq_ignore_ascii_case(WORD));
@@ -177,7 +177,7 @@ fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
             at = start + 1;
             let blanks = rest.iter().take_while(|c| matches!(c, b' ' | b'\t')).count();
             let rest = rest.get(blanks..)?;
-            // Nearly always it is the tag.
+            // The parameter is nearly always the tag.
             if !matches!(rest.first(), Some(b'v' | b'V' | b'%')) {
                 continue;
             }
@@ -196,7 +196,7 @@ fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Whether a parameter's name is `verstat`, also with escapes: another server may decode them.
+/// Whether a parameter's name is `verstat`. Escapes are decoded, since another server may decode them.
 fn is_verstat(name: &[u8]) -> bool {
     if memchr::memchr(b'%', name).is_none() {
         return name.eq_ignore_ascii_case(VERSTAT);
@@ -216,7 +216,8 @@ fn is_verstat(name: &[u8]) -> bool {
     plain.eq_ignore_ascii_case(VERSTAT)
 }
 
-/// The length of the quoted string at the front, its quotes included; all of `text` if it does not end.
+/// The length of the quoted string at the front, its quotes included. If the string does not end, it is all
+/// of `text`.
 fn quoted_len(text: &[u8]) -> usize {
     let mut is_escaped = true;
     let end = text.iter().position(|c| {

@@ -1,7 +1,7 @@
 //! Next hops that failed and have given no response since: their first response is an event.
 //!
-//! A list that is searched from end to end, but only if an address is in it or in [`super::tcp_failures`]. At the bound the
-//! oldest leaves, and its return is no event.
+//! The list is searched from end to end, but only if an address is in it or in [`super::tcp_failures`]. At
+//! the bound the oldest leaves, and its return is no event.
 
 use alloc::collections::VecDeque;
 use core::net::SocketAddr;
@@ -11,13 +11,13 @@ use super::tcp_failures::canonical;
 use crate::event::Event;
 use crate::transport::{Flow, Transport};
 
-/// The most that are remembered.
+/// The most next hops that are remembered.
 const MOST: usize = 64;
 
-/// See the module.
+/// The next hops that failed; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
-    /// The one that failed longest ago first.
+    /// The next hops by the time of their failure, the oldest first.
     entries: VecDeque<SocketAddr>,
 }
 
@@ -41,7 +41,8 @@ impl Away {
 }
 
 impl Engine {
-    /// A request to this next hop failed. Of a registered contact nothing is remembered: phones come and go.
+    /// Notes that a request to this next hop failed. Registered contacts are not remembered: phones come and
+    /// go.
     pub(crate) fn note_away(&mut self, destination: SocketAddr, timed_out: bool, is_contact: bool) {
         let noted = self.event(Event::NextHopFailed {
             destination,
@@ -54,13 +55,13 @@ impl Engine {
         }
     }
 
-    /// TCP came to nothing at this address.
+    /// Notes that TCP failed at this address.
     pub(crate) fn note_no_tcp(&mut self, address: SocketAddr) {
         self.tcp_failures.note(address, self.now.instant);
         self.hops_failed = true;
     }
 
-    /// A response to a request of this server came on this flow.
+    /// Notes that a response to a request of this server came on this flow.
     #[inline]
     pub(crate) fn note_response_of(&mut self, flow: &Flow) {
         if self.hops_failed {
@@ -68,15 +69,15 @@ impl Engine {
         }
     }
 
-    /// What failed there before does not fail any more.
+    /// Forgets the failures of this flow's address.
     #[cold]
     fn note_return(&mut self, flow: &Flow) {
         let destination = flow.remote;
-        // If it is a connection to the address itself, and none from some port of the same host.
+        // TCP works if the connection is to the address itself, and not from some port of the same host.
         if flow.transport == Transport::Tcp {
             self.tcp_failures.forget(destination);
         }
-        // Where there is no room for the event, the next response is one.
+        // If there is no room for the event, the next response is one.
         if self.away.has(destination) && self.event(Event::NextHopReturned { destination }) {
             self.away.forget(destination);
         }

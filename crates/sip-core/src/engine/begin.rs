@@ -1,4 +1,4 @@
-//! Server transactions: the key that requests are matched by, and how they begin (RFC 3261 §17.2).
+//! Server transactions: the key that requests are matched by, and their begin (RFC 3261 §17.2).
 
 use sip_message::Method;
 
@@ -15,13 +15,13 @@ use crate::transport::{Flow, Transport};
 const INVITE: u8 = 1;
 const OTHER: u8 = 2;
 
-/// Bytes by which a request may grow on its way: Via, Record-Route and others of ours.
+/// Bytes by which a request may grow on its way, by our Via, Record-Route and others.
 const MOST_ADDED: usize = 1024;
 
 impl Engine {
-    /// The hash of the server transaction that `request` belongs to as `method`: branch, sent-by
-    /// and method (§17.2.3); for RFC 2543 peers, without the cookie, what that section lists
-    /// (save the To tag, which an ACK has and its INVITE has not).
+    /// The hash of the server transaction that `request` belongs to as `method`: branch, sent-by and method
+    /// (§17.2.3). For RFC 2543 peers, without the cookie, it covers the fields that §17.2.3 lists (save the
+    /// To tag, which an ACK has and its INVITE has not).
     pub(crate) fn server_hash(&self, request: &Request<'_>, method: Method<'_>) -> u128 {
         let via = &request.via;
         let port = via.port.unwrap_or(0).to_be_bytes();
@@ -63,7 +63,7 @@ impl Engine {
                 .any(|rule| comes_from(&rule.when.source, flow))
     }
 
-    /// Whether there is room for the forwarded copy of a request that has its server transaction. It
+    /// Whether there is room for the forwarded copy of a request that has its server transaction. The copy
     /// may use the eighth above the limit, since waiting requests have a bound of their own, too.
     pub(crate) fn has_room_for_copy(&mut self, request: &Request<'_>) -> bool {
         let copy = request.message.bytes().len() + MOST_ADDED;
@@ -72,7 +72,7 @@ impl Engine {
         fits
     }
 
-    /// Whether there is room for a client transaction of a request of our own, of so many bytes.
+    /// Whether there is room for a client transaction of a request of our own, of this many bytes.
     pub(crate) fn has_room_for_own(&self, bytes: usize) -> bool {
         let limits = &self.config.limits;
         self.held_transactions() < limits.held_transactions
@@ -86,13 +86,13 @@ impl Engine {
 
     /// Begins the server transaction of a request. `None`: a limit is reached.
     ///
-    /// An INVITE gets 100 at once, unless its source address may be spoofed and some callers are
-    /// asked for credentials. Such a source gets no more than it sends until it has verified its
-    /// address by them. `vouched`: it has, or the configuration exempts it from credentials.
+    /// An INVITE gets 100 at once, unless its source address may be spoofed and some callers are asked for
+    /// credentials. Such a source gets no more than it sends until credentials verify its address. `vouched`:
+    /// they did, or the configuration exempts the source from credentials.
     pub(crate) fn begin(&mut self, request: &Request<'_>, vouched: bool) -> Option<ServerKey> {
         let limits = &self.config.limits;
         let held = self.held_transactions();
-        // As received, and as it goes on.
+        // The request is held as received, and as it goes on.
         let bytes = self.table.bytes() + 2 * request.message.bytes().len() + MOST_ADDED;
         if self.live >= limits.transactions
             || held >= limits.held_transactions

@@ -17,14 +17,14 @@ use crate::transport::Flow;
 const MAX_CONTACTS: usize = 64;
 
 impl Engine {
-    /// The domain of ours that a Request-URI belongs to. None where `maddr` says that it is for
-    /// another server (§16.5: then nothing but the Request-URI itself is a target).
+    /// The domain of ours that a Request-URI belongs to. `None` if `maddr` leads to another server (§16.5:
+    /// then nothing but the Request-URI itself is a target).
     pub(crate) fn own_domain_of(&self, uri: &Uri<'_>) -> Option<&Domain> {
         let uri = uri.sip().filter(|uri| !uri.params.has(b"maddr"))?;
         self.directory.domain_of(&self.config, uri)
     }
 
-    /// The address-of-record that a URI is, if its domain is ours.
+    /// The address-of-record that a URI names, if its domain is ours.
     pub(crate) fn own_aor(&self, uri: &Uri<'_>) -> Option<Box<[u8]>> {
         let domain = self.own_domain_of(uri)?;
         let user = uri.sip()?.user?;
@@ -84,9 +84,9 @@ impl Engine {
             )
     }
 
-    /// The flow of a registration, if it can be used: through the phone's NAT, on its connection. `None` if its
-    /// listener is gone, if it was a stream and this server has been restarted since, or if TLS is needed and the
-    /// flow has none.
+    /// The flow of a registration, if it can be used: through the phone's NAT, on its connection. `None` if
+    /// its listener is gone, or if it was a stream and this server has been restarted since. `None`, too, if
+    /// TLS is needed and the flow has none.
     pub(crate) fn usable_flow(&self, flow: Flow, secure: bool) -> Option<Flow> {
         let lost =
             (flow.transport.is_reliable() && flow.conn.is_none()) || (secure && !flow.transport.is_secure());

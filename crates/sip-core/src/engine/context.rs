@@ -35,57 +35,57 @@ use crate::transport::{Flow, PeerName};
 pub(crate) enum TargetState {
     /// The turn of its order has not come.
     Waiting,
-    /// It is to get a branch now.
+    /// The target is to get a branch now.
     Ready,
-    /// Its name is being looked up.
+    /// The target's name is being looked up.
     Locating,
     /// This client transaction has no final response yet.
     Pending(ClientKey),
-    /// Nothing more is expected of it.
+    /// Nothing more is expected of the target.
     Done,
 }
 
 /// An element of the target set (§16.5).
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The Request-URI for it; empty: as [`Decided::edits`] make it.
+    /// The Request-URI for the target; empty: as [`Decided::edits`] make it.
     pub(crate) uri: Box<[u8]>,
-    /// Route for it (RFC 3327 §5.3); empty: none.
+    /// The Route for the target (RFC 3327 §5.3); empty: none.
     pub(crate) path: Box<[u8]>,
-    /// The flow of its registration, tried before its addresses.
+    /// The flow of the registration, tried before the addresses.
     pub(crate) flow: Option<Flow>,
-    /// It was reached by that flow last. So a response is the user agent's, and no address of its
-    /// Contact leads to another user agent.
+    /// Whether the target was reached by that flow last. If so, a response is the user agent's, and no
+    /// address of its Contact leads to another user agent.
     pub(crate) by_flow: bool,
-    /// Whether that flow is the only way to it.
+    /// Whether that flow is the only way to the target.
     pub(crate) pin: FlowOnly,
-    /// Lower ones first, equal ones in parallel.
+    /// The turn of the target: lower ones first, equal ones in parallel.
     pub(crate) order: u16,
     pub(crate) state: TargetState,
-    /// Its addresses.
+    /// The addresses of the target.
     pub(crate) candidates: Candidates,
-    /// Number of the next address to try.
+    /// The number of the next address to try.
     pub(crate) next: usize,
     /// The domain that the peer's certificate must be for, at addresses that are reached by TLS.
     pub(crate) peer: Option<PeerName>,
-    /// Whether its addresses have been looked up.
+    /// Whether the addresses have been looked up.
     pub(crate) located: bool,
-    /// How often it waited for name service.
+    /// How often the target waited for name service.
     pub(crate) asked: u8,
-    /// Number of the member of the context's group.
+    /// The number of the member in the context's group.
     pub(crate) member: Option<u16>,
-    /// The target of the same user agent instance that this one is another flow of (RFC 5626 §5.3).
-    /// It is begun only if that target cannot be reached.
+    /// The target of which this one is another flow, to the same user agent instance (RFC 5626 §5.3). This
+    /// one is begun only if that target cannot be reached.
     pub(crate) alternate_of: Option<u8>,
-    /// Max-Breadth for its branch (RFC 5393 §5).
+    /// Max-Breadth for the target's branch (RFC 5393 §5).
     pub(crate) breadth: u32,
-    /// It is to be reached by TLS, whatever its URI says.
+    /// Whether the target is to be reached by TLS, whatever its URI says.
     pub(crate) secure: bool,
-    /// It is a registered contact, and not a next hop of the configuration.
+    /// Whether the target is a registered contact, and not a next hop of the configuration.
     pub(crate) is_contact: bool,
-    /// Domain of the account that registered it.
+    /// The domain of the account that registered the contact.
     pub(crate) domain: DomainNumber,
-    /// Source address of the registration, or of the 3xx, that named this contact.
+    /// The source address of the registration, or of the 3xx, that named this contact.
     pub(crate) from: Option<IpAddr>,
 }
 
@@ -122,7 +122,7 @@ impl Target {
         }
     }
 
-    /// Whether its URI, or the Route to it, is a SIPS URI.
+    /// Whether the target's URI, or the Route to it, is a SIPS URI.
     pub(crate) fn is_sips(&self) -> bool {
         let route = self.path.iter().position(|c| *c == b'<');
         let route = route.and_then(|at| self.path.get(at + 1..));
@@ -130,14 +130,14 @@ impl Target {
     }
 }
 
-/// What all branches of a request have in common.
+/// The policy of all branches of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BranchPolicy {
-    /// Stay in the dialog's path.
+    /// Whether this server stays in the dialog's path.
     pub(crate) record_route: bool,
     /// Timer C, milliseconds.
     pub(crate) c_ms: u32,
-    /// Follow the contacts of a 3xx.
+    /// Whether the contacts of a 3xx are followed.
     pub(crate) recurse: bool,
     /// The loop mark (RFC 5393 §4.2), which goes into our Via if the request is forked.
     pub(crate) loop_mark: Option<u64>,
@@ -145,16 +145,15 @@ pub(crate) struct BranchPolicy {
     pub(crate) place: PlaceId,
 }
 
-/// What routing decided about a request, as far as it holds for all of its branches. Each branch begins from it, so that
-/// neither a reload nor a registration in between changes the way of a request.
+/// The routing decision of a request, as far as it holds for all branches. Each branch begins from this
+/// decision, so that neither a reload nor a registration in between changes the way of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Decided {
-    /// The changes by the rule and the phases before it, but for Request-URI and Route of the
-    /// targets.
+    /// The edits by the rule and the phases before it, without Request-URI and Route of the targets.
     pub(crate) edits: Edits,
-    /// The guarded place that the mark of the request's dialog names; `None`: it is in no dialog.
+    /// The guarded place that the mark of the dialog names; `None`: the request is in no dialog.
     pub(crate) dialog: Option<PlaceId>,
-    /// The Request-URI, or the next Route, is a SIPS URI.
+    /// Whether the Request-URI, or the next Route, is a SIPS URI.
     pub(crate) secure: bool,
 }
 
@@ -167,13 +166,13 @@ pub(crate) struct Context {
     /// The group that the targets are members of.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) best: Best,
-    /// No new branches are begun: a 6xx came, or a CANCEL.
+    /// Whether no new branches are begun: a 6xx came, or a CANCEL.
     pub(crate) ended: bool,
-    /// A branch had a 2xx that could not be relayed. Only another branch's 2xx is relayed then.
+    /// Whether a branch had a 2xx that could not be relayed. If so, only another branch's 2xx is relayed.
     pub(crate) is_silent: bool,
     /// How many targets came from 3xx responses.
     pub(crate) redirected: usize,
-    /// Max-Breadth received; `None`: there was none.
+    /// Max-Breadth as received; `None`: the request had none.
     pub(crate) breadth: Option<u32>,
 }
 
@@ -189,7 +188,7 @@ pub(crate) enum Step {
     Finish,
 }
 
-/// Max-Breadth if the request has none, and the most that is taken of one (RFC 5393 §5.3.3).
+/// Max-Breadth of a request that has none, and the highest that counts (RFC 5393 §5.3.3).
 const MOST_BREADTH: u32 = 60;
 
 impl Context {
@@ -207,14 +206,14 @@ impl Context {
         }
     }
 
-    /// Bytes that it keeps of texts of variable length.
+    /// The bytes of texts of variable length that the context keeps.
     pub(crate) fn bytes(&self) -> usize {
         let target = |target: &Target| target.uri.len() + target.path.len();
         self.targets.iter().map(target).sum::<usize>() + self.decided.edits.bytes() + self.best.bytes()
     }
 
-    /// Keeps as much of the best response as there is room for beside the targets. Returns whether
-    /// that is all of it.
+    /// Keeps as much of the best response as there is room for beside the targets. Returns whether all of it
+    /// is kept.
     pub(crate) fn keep_within(&mut self, room: usize) -> bool {
         let targets = self.bytes() - self.best.bytes();
         self.best.keep_within(room.saturating_sub(targets))
@@ -266,7 +265,7 @@ impl Context {
                 .any(|t| t.state == TargetState::Waiting && t.alternate_of.is_none())
     }
 
-    /// §16.6: the next order's targets become ready when nothing is pending.
+    /// Finds the next step (§16.6): the targets of the next order become ready when nothing is pending.
     pub(crate) fn advance(&mut self) -> Step {
         let mut waits = false;
         for target in &self.targets {
@@ -286,8 +285,8 @@ impl Context {
         let Some(order) = self.targets.iter().filter(|t| waiting(t)).map(|t| t.order).min() else {
             return Step::Finish;
         };
-        // RFC 5393 §5.3.3: the branches share the breadth; more of them than that go one after
-        // the other.
+        // RFC 5393 §5.3.3: the branches share the breadth; if there are more branches than that, the rest go
+        // after them.
         let breadth = self.whole_breadth();
         let among = self
             .targets
@@ -309,8 +308,8 @@ impl Context {
         self.breadth.unwrap_or(MOST_BREADTH).clamp(1, MOST_BREADTH)
     }
 
-    /// Makes another flow of the instance of target `failed` ready in its place. Returns whether
-    /// there is one.
+    /// Makes another flow of the instance of target `failed` ready in its place. Returns whether the instance
+    /// has one.
     pub(crate) fn take_alternate(&mut self, failed: u8) -> bool {
         let breadth = self.targets.get(usize::from(failed)).map_or(1, |t| t.breadth);
         let spare = self
@@ -331,8 +330,7 @@ impl Context {
         true
     }
 
-    /// Gives up the other addresses of a target that was reached, and the other flows of its
-    /// instance.
+    /// Gives up the other addresses of a target that was reached, and the other flows of its instance.
     pub(crate) fn exhaust(&mut self, number: u8) {
         if let Some(target) = self.target_mut(number) {
             target.candidates.clear();
@@ -388,19 +386,20 @@ impl Drop for Context {
 /// The best final response so far (§16.7 step 6), and all challenges (step 7).
 #[derive(Debug)]
 pub(crate) struct Best {
-    /// 0: there is none.
+    /// The status of the best response; 0: there is none.
     pub(crate) status: u16,
     /// The response as it will leave; empty: it is made here from `status`.
     pub(crate) text: Vec<u8>,
-    /// Its reason phrase, if there was no room for the text.
+    /// The reason phrase of the response, if there was no room for the text.
     pub(crate) reason: Box<str>,
-    /// Cause for the `Reason` of a 480, where `status` is the 430 of [`offer_gone`](Self::offer_gone); else 0.
+    /// The cause for the `Reason` of a 480, if `status` is the 430 of [`offer_gone`](Self::offer_gone); else
+    /// 0.
     pub(crate) gone: u16,
-    /// Why the request ends with this status, for the log.
+    /// The cause of the request's end with this status, for the log.
     pub(crate) cause: Option<RefusalCause>,
     /// `WWW-Authenticate` and `Proxy-Authenticate` lines of all 401 and 407 so far.
     pub(crate) challenges: Vec<u8>,
-    /// Number of responses that `challenges` is from; `None`: there was no room for them.
+    /// The number of responses that `challenges` is from; `None`: there was no room for them.
     pub(crate) challengers: Option<u16>,
 }
 
@@ -425,8 +424,7 @@ impl Default for Best {
 }
 
 impl Best {
-    /// Whether a response of this status is better than the best so far. Among equals the first
-    /// stays.
+    /// Whether a response of this status is better than the best so far. Of equals the first stays.
     pub(crate) fn is_beaten_by(&self, status: u16) -> bool {
         self.status == 0 || rank(status) < rank(self.status)
     }
@@ -441,7 +439,7 @@ impl Best {
             text,
             reason: Box::default(),
             gone: 0,
-            // A response that is relayed is the next hop's refusal. Of a 503 this server makes a 500.
+            // A relayed response is the next hop's refusal. A 503 becomes a 500 of this server.
             cause: (status == 503).then_some(RefusalCause::NextHopUnavailable),
             challenges: core::mem::take(&mut self.challenges),
             challengers: self.challengers,
@@ -452,8 +450,8 @@ impl Best {
         self.text.capacity() + self.reason.len() + self.challenges.capacity()
     }
 
-    /// Whether there is room for all of it. If not, the challenges of others go, and then, if need
-    /// be, the text; its status and reason phrase stay.
+    /// Whether there is room for the whole response. If not, the challenges of others go first, and then, if
+    /// need be, the text. Status and reason phrase stay.
     fn keep_within(&mut self, room: usize) -> bool {
         if self.bytes() <= room {
             return true;
@@ -490,7 +488,7 @@ impl Best {
         }
     }
 
-    /// Takes the 430 of a registered contact that was not reached, as an edge proxy would give it (RFC 5626
+    /// Offers the 430 of a registered contact that was not reached, as an edge proxy would send it (RFC 5626
     /// §5.3.1). `cause` is 408 if the contact was silent, 503 if its transport failed.
     pub(crate) fn offer_gone(&mut self, cause: u16) {
         if self.is_beaten_by(430) {
@@ -513,9 +511,9 @@ impl Best {
     }
 }
 
-/// Whether a status of failure says something without a header field.
+/// Whether a status of failure has a meaning without a header field.
 pub(crate) const fn tells_alone(status: u16) -> bool {
-    // RFC 3261 §8.1.3.5 and others: these ask for something that a header field says.
+    // RFC 3261 §8.1.3.5 and others: these statuses ask for something that a header field names.
     status >= 400
         && !matches!(
             status,
@@ -541,9 +539,9 @@ fn bounded_reason(reason: &str) -> Box<str> {
     }
 }
 
-/// The rank of a final response (§16.7 step 6): a 6xx first, else the lowest class. Within 4xx, those
-/// that say how to ask again come first, and those that only say that the user agent was not reached
-/// come last. A 503 comes behind all, since another response says more.
+/// The rank of a final response (§16.7 step 6): a 6xx first, else the lowest class. Within 4xx, statuses that
+/// say how to ask again come first, and those of a user agent that was not reached come last. A 503 comes
+/// behind all, since any other response says more.
 const fn rank(status: u16) -> u8 {
     match status {
         600.. => 0,

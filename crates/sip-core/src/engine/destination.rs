@@ -1,12 +1,12 @@
 //! Denied destinations (`[destinations]`): addresses to which a contact, a 3xx or a URI of a dialog must not lead.
 //!
-//! The loopback, addresses of groups and of rules, and listed networks are denied, except to sources
-//! from the same place: a PBX on this machine may register a contact on the loopback, a phone on
-//! another machine may not. The source of the REGISTER must be verified: by UDP it is if it has
-//! returned a nonce that was sent to it.
+//! The loopback, addresses of groups and of rules, and listed networks are denied, except to sources from the
+//! same place. So a PBX on this machine may register a contact on the loopback, and a phone on another
+//! machine may not. The source of the REGISTER must be verified: over UDP, by a nonce that was sent to it and
+//! returned.
 //!
-//! An address and port on which this server listens is denied to all sources. To multicast, broadcast and unspecified
-//! addresses nothing is ever sent (`proxy/forward.rs`).
+//! An address and port on which this server listens is denied to all sources. Nothing is ever sent to
+//! multicast, broadcast and unspecified addresses (`proxy/forward.rs`).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,21 +25,21 @@ use crate::resolve::HostRef;
 use crate::time::Instant;
 use crate::transport::{Flow, Transport};
 
-/// Users for which one worker counts new addresses.
+/// The most users for which one worker counts new addresses.
 const USERS: usize = 16_384;
-/// Addresses of users that one worker remembers.
+/// The most addresses of users that one worker remembers.
 const WAYS: usize = 16_384;
 /// The interval of `destinations.new_per_hour`, nanoseconds.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// Why an address is denied, apart from groups, rules and listeners.
+/// The cause for which an address is denied, apart from groups, rules and listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// It is not that of one host.
+    /// The address is not that of one host.
     NoHost,
-    /// It is on the loopback.
+    /// The address is on the loopback.
     Loopback,
-    /// It is in this network of `destinations.deny`.
+    /// The address is in this network of `destinations.deny`.
     Network(Network),
 }
 
@@ -52,15 +52,16 @@ pub(crate) fn source_of(flow: &Flow) -> IpAddr {
     }
 }
 
-/// Whether an address is not that of one host. A contact, a 3xx, a Request-URI or a name can lead there, and a
-/// request would go to many hosts at once, or to this one.
+/// Whether an address is not that of one host. A contact, a 3xx, a Request-URI or a name can lead there, and
+/// a request would go to many hosts at once, or to this one.
 pub(crate) fn is_no_host(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 impl Destinations {
-    /// Why an address is denied, apart from groups, rules and listeners; `None`: it is not.
+    /// The cause for which an address is denied, apart from groups, rules and listeners; `None`: it is
+    /// allowed.
     pub(crate) fn denies(&self, ip: IpAddr) -> Option<Denied> {
         let ip = ip.to_canonical();
         if is_no_host(ip) {
@@ -80,7 +81,7 @@ impl Destinations {
 }
 
 impl Denied {
-    /// Whether a source at `from` may have requests sent to `ip` all the same.
+    /// Whether a source at `from` may have requests sent to `ip` although it is denied.
     fn excepts(self, ip: IpAddr, from: IpAddr) -> bool {
         match self {
             Self::NoHost => false,
@@ -140,8 +141,8 @@ impl Engine {
             || (destinations.groups && is_of_group())
     }
 
-    /// Whether this process listens there for something other than SIP, its admin pages. No URI from
-    /// a phone leads there.
+    /// Whether this process listens at an address for something other than SIP, such as its admin pages. No
+    /// URI from a phone leads there.
     pub(crate) fn is_own_socket(&self, address: SocketAddr) -> bool {
         let destinations = &self.config.destinations;
         let ip = address.ip().to_canonical();
@@ -155,8 +156,8 @@ impl Engine {
             })
     }
 
-    /// Whether a REGISTER from `from` must prove its source: requests will be sent there, and the address is denied to
-    /// all other sources.
+    /// Whether a REGISTER from `from` must prove its source: requests will be sent there, and the address is
+    /// denied to all other sources.
     pub(crate) fn must_be_proved(&self, from: IpAddr) -> bool {
         let destinations = &self.config.destinations;
         // The kernel drops packets from a network with a source address on the loopback.
@@ -168,7 +169,7 @@ impl Engine {
     }
 }
 
-/// Hashes of a user with each of some new addresses.
+/// Hashes of a user together with each of some new addresses.
 pub(crate) type NewWays = Vec<u64>;
 
 /// Limits how many new addresses the contacts of a user may have within an hour. Each user has a token bucket.
@@ -195,7 +196,7 @@ impl NewAddresses {
         made
     }
 
-    /// Takes a new configuration. What is counted stays, unless the limit changes.
+    /// Takes a new configuration. Counts stay, unless the limit changes.
     pub(crate) fn reconfigure(&mut self, config: &Config) {
         // At least one REGISTER with all contacts new must pass.
         let most = match config.destinations.new_per_hour {
@@ -210,8 +211,8 @@ impl NewAddresses {
         }
     }
 
-    /// The new addresses among `hosts`: those to which no contact and no 3xx of this user has led so far. `None`: they
-    /// are more than the user may have now.
+    /// The new addresses among `hosts`: those to which no contact and no 3xx of this user has led so far.
+    /// `None`: they are more than the user may have now.
     pub(crate) fn new_among<'a>(
         &self,
         now: Instant,
@@ -235,8 +236,8 @@ impl NewAddresses {
         (count == 0 || users.may_take(now, user, user, count)).then_some(new)
     }
 
-    /// Counts these new addresses of a user. None of them counts again while it is remembered: a phone that forwards
-    /// its calls does so with each of them, and one that registers again after a failure is no second phone.
+    /// Counts these new addresses of a user. A remembered address does not count again: a phone may forward
+    /// all of its calls to one address, or register again after a failure.
     pub(crate) fn take(&mut self, now: Instant, aor: &[u8], new: &[u64]) {
         if new.is_empty() {
             return;
@@ -253,7 +254,7 @@ impl NewAddresses {
         }
     }
 
-    /// Whether a 3xx of a user may lead to `host`, which counts if it is a new address.
+    /// Whether a 3xx of a user may lead to `host`. A new address counts.
     pub(crate) fn lead(&mut self, now: Instant, aor: &[u8], host: &Host<'_>) -> bool {
         let new = self.new_among(now, aor, core::iter::once(*host));
         if let Some(new) = &new {
@@ -271,7 +272,7 @@ impl NewAddresses {
     fn way(&self, aor: &[u8], host: &Host<'_>) -> u64 {
         let mut hasher = self.hasher();
         hasher.write(aor);
-        // In no address-of-record.
+        // This separator occurs in no address-of-record.
         hasher.write_u8(b'\n');
         match host {
             Host::Name(name) => {

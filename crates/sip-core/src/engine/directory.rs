@@ -46,7 +46,7 @@ pub(super) fn host_key(host: &Host<'_>) -> HostKey {
     key
 }
 
-/// Key of a host written in the configuration (IPv6 with or without brackets).
+/// The key of a host written in the configuration (IPv6 with or without brackets).
 fn text_key(text: &[u8]) -> Option<HostKey> {
     if let Some(host) = Host::parse(text) {
         return Some(host_key(&host));
@@ -62,29 +62,29 @@ fn text_key(text: &[u8]) -> Option<HostKey> {
 #[derive(Debug)]
 struct Entry {
     key: HostKey,
-    /// The domain that it names.
+    /// The domain that the host names.
     domain: Option<usize>,
-    /// It means this server.
+    /// The ports with which the host means this server; `None`: it does not.
     own: Option<OwnPorts>,
-    /// The guarded places that it belongs to.
+    /// The guarded places that the host belongs to.
     places: SmallVec<[PlaceId; 2]>,
 }
 
 /// The ports with which a host means this server.
 #[derive(Debug)]
 enum OwnPorts {
-    /// Any that we listen on, or none given.
+    /// Any port that we listen on, or no port.
     Listening,
-    /// These; 5060 stands for none given.
+    /// These ports; 5060 stands for no port.
     These(SmallVec<[u16; 4]>),
 }
 
-/// The look-ups. The hash needs no key: a peer chooses what is looked for, not what is there.
+/// The look-ups. The hash needs no key: a peer chooses what is looked up, but not the entries.
 #[derive(Debug)]
 pub(crate) struct Directory {
     hosts: HashTable<Entry>,
     ports: SmallVec<[u16; 4]>,
-    /// Of each transport, over IPv4 and IPv6: the number of listeners, and the last of them.
+    /// The number of listeners, and the last of them: for each transport, over IPv4 and IPv6.
     kinds: [[(u16, ListenerId); 2]; 5],
     /// The start of a Via line of each listener, up to and with the branch's cookie.
     via_starts: Vec<Box<[u8]>>,
@@ -92,7 +92,7 @@ pub(crate) struct Directory {
     route_starts: Vec<Box<[u8]>>,
     /// The transports and address families that can be sent over.
     pub(crate) reach: Reach,
-    /// Whether there are guarded places, and any that are found by name service.
+    /// Whether there are guarded places, and whether some are found by name service.
     has_places: [bool; 2],
     /// The place that each rule leads to; 0: none of its own.
     rule_places: Vec<PlaceId>,
@@ -105,7 +105,7 @@ pub(crate) struct Directory {
 pub(crate) struct Reach {
     pub(crate) ipv4: bool,
     pub(crate) ipv6: bool,
-    /// Those that can be opened from here: a WebSocket is opened by the other side (RFC 7118 §5).
+    /// The transports that can be opened from here: a WebSocket is opened by the other side (RFC 7118 §5).
     pub(crate) transports: Transports,
 }
 
@@ -140,7 +140,7 @@ fn via_start(listener: &Listener) -> Box<[u8]> {
 /// Digits of a mark ([`crate::proxy::mark`]).
 pub(crate) const MARK_DIGITS: usize = 32;
 
-/// Appends the URI of a Record-Route value up to its parameters: `token` is the user, if it has one.
+/// Appends the URI of a Record-Route value up to its parameters. `token` is the user part; empty: none.
 pub(crate) fn write_route_uri(out: &mut Vec<u8>, listener: &Listener, token: &[u8], secure: bool) {
     let secure = secure && listener.transport.is_secure();
     out.extend_from_slice(match secure {
@@ -152,7 +152,7 @@ pub(crate) fn write_route_uri(out: &mut Vec<u8>, listener: &Listener, token: &[u
         out.push(b'@');
     }
     out.extend_from_slice(&listener.sent_by);
-    // RFC 5630 §3.1.4: a SIPS URI means TLS, and does not say so a second time.
+    // RFC 5630 §3.1.4: a SIPS URI means TLS, and needs no `transport` parameter.
     let implied = match listener.transport {
         Transport::Udp => true,
         Transport::Tls => secure,
@@ -172,12 +172,12 @@ fn usual_route(listener: &Listener) -> Box<[u8]> {
     start.into_boxed_slice()
 }
 
-/// Prefix of branches of ours: the magic cookie of RFC 3261 §8.1.1.7.
+/// The prefix of branches of ours: the magic cookie of RFC 3261 §8.1.1.7.
 pub(crate) const COOKIE: &[u8] = b"z9hG4bK";
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes bytes of which letters may be of either case.
+/// Mixes bytes without regard to the case of letters.
 fn hash_text(text: &[u8]) -> u64 {
     let (words, rest) = text.as_chunks::<8>();
     let mut last = [0; 8];
@@ -275,7 +275,7 @@ impl Directory {
         directory
     }
 
-    /// The guarded places that a host belongs to, as far as the configuration says.
+    /// The guarded places that a host belongs to by the configuration alone.
     pub(crate) fn places_of(&self, host: &Host<'_>) -> &[PlaceId] {
         self.find(host).map_or(&[], |entry| &entry.places)
     }
@@ -291,7 +291,7 @@ impl Directory {
         some
     }
 
-    /// Whether there are any of which the configuration does not say the address.
+    /// Whether there are guarded places whose address the configuration does not give.
     pub(crate) const fn has_named_places(&self) -> bool {
         let [_, named] = self.has_places;
         named
@@ -329,7 +329,7 @@ impl Directory {
         }
     }
 
-    /// The start of a Via line for what leaves by `listener`.
+    /// The start of a Via line for requests that leave by `listener`.
     pub(crate) fn via_start(&self, listener: ListenerId) -> &[u8] {
         self.via_starts
             .get(usize::from(listener.0))
@@ -369,7 +369,7 @@ impl Directory {
         let kinds = self.kinds.get(transport as usize)?;
         match kinds.get(usize::from(to.is_ipv6()))? {
             (0, _) => None,
-            // With one of a kind there is nothing to choose.
+            // With one listener of a kind there is nothing to choose.
             (1, only) => Some(*only),
             _ => egress(config, transport, to, ingress),
         }
@@ -388,7 +388,7 @@ impl Directory {
             .filter_map(|at| config.domains.get(*at))
     }
 
-    /// The domain that `uri` belongs to: by its host, with no port or one that we listen on.
+    /// The domain that `uri` belongs to by its host, if it has no port or one that we listen on.
     pub(crate) fn domain_of<'c>(&self, config: &'c Config, uri: &SipUri<'_>) -> Option<&'c Domain> {
         if uri.port.is_some_and(|port| !self.ports.contains(&port)) {
             return None;
@@ -401,7 +401,7 @@ impl Directory {
         config.domains.get(self.find(host)?.domain?)
     }
 
-    /// Whether an address is this machine's, as far as it is known here: of a listener, of a host of ours, or of
+    /// Whether an address is this machine's, as far as is known here: of a listener, of a host of ours, or of
     /// the loopback.
     pub(crate) fn is_own_address(&self, ip: IpAddr) -> bool {
         let host = match ip.to_canonical() {
@@ -433,7 +433,7 @@ impl Entry {
         self.domain.is_some() || self.own.is_some()
     }
 
-    /// Notes that it means this server, with this port; `None`: with any that we listen on.
+    /// Notes that the host means this server with this port; `None`: with any that we listen on.
     fn add_own(&mut self, port: Option<u16>) {
         match (port, &mut self.own) {
             (None, own) => *own = Some(OwnPorts::Listening),
@@ -444,10 +444,11 @@ impl Entry {
     }
 }
 
-/// Whether what comes on `flow` comes from one of `networks`. A request that this server has sent to itself comes from
-/// none: else a contact that leads back here would give its calls the server's rights. A WebSocket that any web page
-/// may open comes from none either: else the page would get the rights of the browser's network. Nor does a WebSocket
-/// from the loopback: a web server on this machine forwards those of anybody.
+/// Whether a message on `flow` comes from one of `networks`. A request that this server has sent to itself
+/// comes from none: else a contact that leads back here would give its calls the server's rights. A WebSocket
+/// that any web page may open comes from none either: else the page would get the rights of the browser's
+/// network. Nor does a WebSocket from the loopback: a web server on this machine forwards WebSockets of any
+/// origin.
 pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
     let is_forwarded = || {
         matches!(flow.transport, Transport::Ws | Transport::Wss)
@@ -458,8 +459,8 @@ pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
         && !is_forwarded()
 }
 
-/// Whether a rule exempts new requests from this source from credentials. No rule is looked for in a
-/// dialog, but if its first request needed no credentials, the others need none either.
+/// Whether a rule exempts new requests from this source from credentials. In a dialog no rule is looked up:
+/// if its first request needed no credentials, the others need none either.
 pub(crate) fn is_exempt(config: &Config, source: &Flow) -> bool {
     let mut rules = config.routes.iter();
     rules.any(|rule| rule.auth == Some(false) && comes_from(&rule.when.source, source))
@@ -470,10 +471,10 @@ pub(crate) fn in_networks(networks: &[Network], ip: IpAddr) -> bool {
     networks.iter().any(|n| n.contains(ip))
 }
 
-/// The listener from which to send to `to` over `transport`: the one with a network that holds it;
-/// else the one at which the message came in, if it is not on the loopback. Else the first, but one
-/// that is not on the loopback, if there is one and `to` is not there. `None`: nothing of that
-/// transport and address family.
+/// The listener from which to send to `to` over `transport`. The listener with the smallest network that
+/// holds `to` comes first, then the one at which the message came in, if it is not on the loopback. Else it
+/// is the first; but if that is on the loopback and `to` is not, the first that is not on the loopback.
+/// `None`: there is no listener of that transport and address family.
 fn egress(
     config: &Config,
     transport: Transport,
@@ -524,7 +525,7 @@ fn to_is_beyond(config: &Config, first: Option<ListenerId>, to: IpAddr) -> bool 
             .is_some_and(|l| l.address.ip().is_loopback())
 }
 
-/// The canonical address-of-record of a user in a domain: `user@domain`, escapes undone.
+/// The canonical address-of-record of a user in a domain: `user@domain`, unescaped.
 pub(crate) fn address_of_record(user: &[u8], domain: &Domain) -> Box<[u8]> {
     let mut aor = Vec::with_capacity(user.len() + 1 + domain.name.len());
     unescape(user, &mut aor);

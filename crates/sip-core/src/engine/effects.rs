@@ -22,9 +22,9 @@ use crate::transaction::{
 };
 use crate::transport::{Flow, TransmitBatch};
 
-/// Settled server transactions of which the memory is kept for new ones.
+/// The most settled server transactions of which the memory is kept for new ones.
 const POOLED: usize = 256;
-/// The longest request of which the memory is kept.
+/// The longest request, in bytes, of which the memory is kept.
 const POOLED_BYTES: usize = 4096;
 
 /// Effects of one event, in order.
@@ -60,7 +60,7 @@ pub(crate) enum ClientEvent {
     Abandon,
 }
 
-/// What a client transaction passes to its transaction user; at most one thing an event.
+/// The message of a client transaction to its transaction user: at most one for an event.
 pub(crate) type PassedUp = Option<Passed>;
 
 impl Engine {
@@ -98,7 +98,7 @@ impl Engine {
         self.server_event(key, ServerEvent::Respond(code), text);
     }
 
-    /// Takes an event of a server transaction; `text` is the response at hand.
+    /// Handles an event of a server transaction; `text` is the response at hand.
     pub(crate) fn server_event(&mut self, key: ServerKey, event: ServerEvent, text: &[u8]) {
         let before = self.activity.enter(Component::Transaction);
         self.take_server_event(key, event, text);
@@ -154,7 +154,7 @@ impl Engine {
         self.run_server(key, effects, text);
     }
 
-    /// The live part of a new server transaction, in memory of an old one if there is any.
+    /// The live part of a new server transaction, in the memory of an old one if there is any.
     fn new_live(&mut self, source: Flow, request: &[u8]) -> Box<Live<ServerUser>> {
         let user = ServerUser {
             branches: SmallVec::new(),
@@ -239,9 +239,9 @@ impl Engine {
                     self.forget_server(key);
                     return;
                 }
-                // The request was passed up before this ran. If timer H fires without an ACK, or a
-                // response cannot be delivered, the transaction ends silently (§17.2.1: "the TU ...
-                // SHOULD" only be informed).
+                // The request was passed up before these effects ran. If timer H fires without an ACK, or a
+                // response cannot be delivered, the transaction ends silently (§17.2.1: "the TU ... SHOULD"
+                // only be informed).
                 Effect::PassToUser(_) | Effect::SendRequest | Effect::ResendRequest | Effect::SendAck => {}
             }
         }
@@ -262,7 +262,7 @@ impl Engine {
         }
     }
 
-    /// 100 (Trying), made of the stored request.
+    /// Sends a 100 (Trying), made from the stored request.
     fn send_trying(&mut self, key: ServerKey) {
         let Some(server) = self.table.server_mut(key) else {
             return;
@@ -272,7 +272,7 @@ impl Engine {
             return;
         };
         let flow = live.source;
-        // An INVITE got its 100 at once: made again, it is the same.
+        // An INVITE got its 100 at once: if made again, the 100 is the same.
         let waited_us = if invite {
             0
         } else {
@@ -298,7 +298,7 @@ impl Engine {
         }
     }
 
-    /// Makes a client transaction and sends its request. `wait`: when timer C fires first.
+    /// Begins a client transaction and sends its request. `wait`: the time until timer C first fires.
     pub(crate) fn begin_client(
         &mut self,
         hash: u128,
@@ -332,7 +332,7 @@ impl Engine {
         key
     }
 
-    /// Begins a client transaction anew, in its place, with this request to another destination.
+    /// Begins a client transaction anew, in its place, and sends this request to another destination.
     pub(crate) fn restart_client(&mut self, key: ClientKey, to: Flow, request: &[u8]) {
         let ctx = self.machine_context(&to);
         let Some(client) = self.table.client_mut(key) else {
@@ -356,8 +356,8 @@ impl Engine {
         self.run_client(key, effects, None);
     }
 
-    /// Takes an event of a client transaction. Returns what is passed to its user. `response` is the
-    /// response at hand, from which an ACK is made.
+    /// Handles an event of a client transaction. Returns the message to its user. `response` is the response
+    /// at hand, from which an ACK is made.
     pub(crate) fn client_event(
         &mut self,
         key: ClientKey,
@@ -430,7 +430,7 @@ impl Engine {
         told
     }
 
-    /// Ends a client transaction. If something is passed to its user, the user takes it out when done
+    /// Ends a client transaction. If its user gets a message, the user removes the transaction when done
     /// ([`Engine::forget_client`]).
     fn end_client(&mut self, key: ClientKey, user_waits: bool) {
         if !user_waits {
@@ -456,8 +456,8 @@ impl Engine {
         client.is_none_or(|client| client.machine.is_terminated())
     }
 
-    /// Sends the ACK to a 3xx to 6xx (§17.1.1.3). It is made once, then kept in the INVITE's place;
-    /// if there is no room for it, it is made again for each copy of the response.
+    /// Sends the ACK to a 3xx to 6xx (§17.1.1.3). The ACK is made once, then kept in the INVITE's place; if
+    /// there is no room for it, it is made again for each copy of the response.
     fn send_ack(&mut self, key: ClientKey, response: Option<&Message<'_>>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -481,7 +481,7 @@ impl Engine {
     }
 }
 
-/// Sends what a client transaction has to send.
+/// Sends `text` to the destination of a client transaction.
 fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>, text: &[u8]) {
     out.push(client.to, text);
     out.name_last(client.user.peer.clone());
@@ -490,18 +490,19 @@ fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>, text: &[u8]
     }
 }
 
-/// Whether a response is to be kept: the peer can cause a retransmission, and nothing else makes it.
+/// Whether a response is to be kept: the peer can cause a retransmission, and the response cannot be made
+/// again.
 fn is_sent_again<U>(server: &Server<U>, text: &[u8]) -> bool {
-    // A 100 is made again of the request.
+    // A 100 is made again from the request.
     if server.reply_to.transport.is_reliable() || text.starts_with(b"SIP/2.0 100 ") {
         return false;
     }
-    // A 2xx to an INVITE is the callee's to send again (RFC 3261 §13.3.1.4).
+    // The callee retransmits a 2xx to an INVITE (RFC 3261 §13.3.1.4).
     !server.machine.is_accepted()
 }
 
-/// Appends the ACK or CANCEL that belongs to `invite` as we sent it (§17.1.1.3, §9.1): its
-/// Request-URI, topmost Via, Route, From, Call-ID and CSeq number; `to` where not empty.
+/// Appends the ACK or CANCEL that belongs to `invite` as we sent it (§17.1.1.3, §9.1): its Request-URI,
+/// topmost Via, Route, From, Call-ID and CSeq number. `to` replaces To, if `to` is not empty.
 pub(crate) fn write_derived(out: &mut Vec<u8>, invite: &Message<'_>, method: &[u8], to: &[u8]) {
     out.extend_from_slice(method);
     out.push(b' ');

@@ -1,13 +1,13 @@
-//! The use of connections that peers opened: registrations made over them, and client transactions
-//! with requests sent there. When one closes, both must learn it in a time that depends on nothing
-//! else (RFC 5626 §5.3: a failed flow leads nowhere).
+//! The use of connections that peers opened: registrations made over them, and client transactions with
+//! requests sent there. When a connection closes, both must learn it in a time that depends on nothing else
+//! (RFC 5626 §5.3: a failed flow leads nowhere).
 //!
-//! An entry exists as long as something uses the connection. If the connection has closed already,
-//! its entry goes with its last transaction, since no second event says that it has closed.
+//! An entry exists as long as something uses the connection. If the connection has closed already, the entry
+//! goes with its last transaction, since no second event reports the close.
 //!
-//! Removal never searches an entry. A transaction that has ended stays listed until the list is
-//! pruned; an address-of-record that has left, until it is checked as others come. Both are checked
-//! again when the connection closes.
+//! Removal never searches an entry. A transaction that has ended stays listed until the list is pruned. An
+//! address-of-record that has left stays until it is checked as others come. Both are checked again when the
+//! connection closes.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque, btree_map};
@@ -26,7 +26,7 @@ use crate::location::AorRecord;
 use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, Transport};
 
-/// Transactions of one connection that are listed before those that have ended are taken out.
+/// Transactions that one connection lists before those that have ended are removed.
 const PRUNE_AT: usize = 8;
 
 type ConnKey = (u16, u32, u32);
@@ -37,14 +37,14 @@ const fn conn_key(conn: ConnId) -> ConnKey {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Addresses-of-record registered over it.
+    /// Addresses-of-record registered over the connection.
     aors: Aors,
     clients: SmallVec<[ClientKey; 1]>,
-    /// Those of them that have not ended.
+    /// The number of `clients` that have not ended.
     live: u32,
-    /// How long `clients` may become until it is pruned.
+    /// The length of `clients` at which it is pruned.
     prune_at: u32,
-    /// REGISTERs that came on it and wait for a back-end.
+    /// REGISTERs that came on the connection and wait for a back-end.
     waiting: u32,
 }
 
@@ -86,7 +86,7 @@ impl Flows {
     }
 }
 
-/// Aliases that wait to be taken; the next request on the same connection says it again.
+/// The most aliases that wait to be taken. A lost one comes again with the next request on its connection.
 const MAX_ALIASES: usize = 256;
 
 impl Engine {
@@ -148,7 +148,7 @@ impl Engine {
         found
     }
 
-    /// The entry of this connection, made if there is room.
+    /// The entry of this connection. A missing entry is made if there is room.
     fn flow_entry(&mut self, conn: ConnId) -> Option<&mut Entry> {
         let has_room = self.flows.entries.len() < self.config.limits.flows;
         match self.flows.entries.entry(conn_key(conn)) {
@@ -161,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Watches the flow of a REGISTER that is about to wait. Returns whether it is watched.
+    /// Watches the flow of a REGISTER that is about to wait. Returns whether the flow is watched.
     pub(crate) fn watch_flow(&mut self, request: &Request<'_>) -> bool {
         let conn = request.flow.conn.filter(|conn| conn.worker == self.worker);
         let (Method::Register, Some(conn)) = (request.method, conn) else {
@@ -170,13 +170,13 @@ impl Engine {
         self.flow_entry(conn).map(|entry| entry.waiting += 1).is_some()
     }
 
-    /// Ends the watch of a request that has waited. If its flow has closed meanwhile, the request
-    /// goes on without a connection: what came to use that connection would never learn its end.
+    /// Ends the watch of a request that has waited. If its flow has closed meanwhile, the request goes on
+    /// without a connection: a later user of that connection would never learn its end.
     pub(crate) fn end_watch(&mut self, parked: &mut Parked) {
         let (Some(conn), true) = (parked.flow.conn, mem::take(&mut parked.watched)) else {
             return;
         };
-        // The entry of one that has closed is gone, or made anew by a request that came to a gone flow.
+        // The entry of a closed connection is gone, or made anew by a request that came to a gone flow.
         let mut stands = false;
         self.flows.release(conn, |entry| {
             stands = entry.waiting > 0;
@@ -208,8 +208,8 @@ impl Engine {
         }
     }
 
-    /// Notes that a client transaction, listed under this flow by [`Engine::note_client`], has ended
-    /// or left it.
+    /// Notes that a client transaction, listed under this flow by [`Engine::note_client`], has ended or left
+    /// the flow.
     pub(crate) fn unlist_client(&mut self, flow: &Flow) {
         let Some(conn) = flow.conn else { return };
         self.flows.release(conn, |entry| {
@@ -221,7 +221,7 @@ impl Engine {
         });
     }
 
-    /// Notes that a connection has closed. Bindings made over it lose their flow, and its client
+    /// Notes that a connection has closed. Bindings made over the connection lose their flow, and its client
     /// transactions get no response any more.
     pub(crate) fn close_flow(&mut self, conn: ConnId) {
         let Some(entry) = self.flows.entries.remove(&conn_key(conn)) else {

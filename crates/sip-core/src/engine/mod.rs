@@ -65,13 +65,13 @@ use secrets::Secrets;
 use tcp_failures::TcpFailureCache;
 use waiting::Waiting;
 
-/// Secrets of the domain (the same on every node that shares keys, kept in `data_dir`) and this
-/// endpoint's seed.
+/// The secrets of an endpoint: that of the domain, the same on every node that shares keys and kept in
+/// `data_dir`, and the endpoint's own seed.
 #[derive(Clone)]
 pub struct Keys {
-    /// The secret that all others are derived from: branches, Record-Route and nonce MACs.
+    /// The domain's secret, from which the keys of branches, Record-Route and nonce MACs are derived.
     pub domain_secret: [u8; 32],
-    /// Differs between endpoints and starts: unique nonce bits, hash seeds.
+    /// The seed of unique nonce bits and hash keys. It differs between endpoints and starts.
     pub seed: [u8; 32],
 }
 
@@ -100,9 +100,9 @@ pub(crate) enum Wake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Locate {
     pub(crate) epoch: u16,
-    /// Its number among those of the configuration.
+    /// The number of the next hop among those of the configuration.
     pub(crate) hop: u32,
-    /// Look-ups of its name that gave nothing.
+    /// Look-ups of the next hop's name that gave nothing.
     pub(crate) asked: u8,
 }
 
@@ -112,25 +112,25 @@ pub(crate) struct Probe {
     pub(crate) epoch: u16,
     pub(crate) group: u16,
     pub(crate) member: u16,
-    /// Look-ups of its name that gave nothing.
+    /// Look-ups of the member's name that gave nothing.
     pub(crate) asked: u8,
 }
 
-/// What the proxy keeps beside a server transaction until its final response.
+/// The proxy's part of a server transaction, kept until the final response.
 #[derive(Debug)]
 pub(crate) struct ServerUser {
-    /// Its client transactions.
+    /// The client transactions of the request.
     pub(crate) branches: SmallVec<[ClientKey; 1]>,
-    /// A CANCEL came.
+    /// Whether a CANCEL came.
     pub(crate) cancelled: bool,
-    /// Number of the rule that the request goes by.
+    /// The number of the rule that the request goes by.
     pub(crate) rule: Option<u16>,
     /// When the request came.
     pub(crate) started: Instant,
-    /// Microseconds from `started` to the first provisional response other than 100; an hour at most. Only 32 bits,
-    /// since each transaction has it.
+    /// Microseconds from `started` to the first provisional response other than 100, an hour at most. 32 bits
+    /// do, and each transaction has them.
     pub(crate) alerted_us: Option<NonZeroU32>,
-    /// The request is an INVITE without a To tag: it begins a call.
+    /// Whether the request is an INVITE without a To tag, which begins a call.
     pub(crate) begins_call: bool,
     /// The response context, if there are or may be several branches.
     pub(crate) context: Option<Box<Context>>,
@@ -139,83 +139,86 @@ pub(crate) struct ServerUser {
 /// The user of a client transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TransactionUser {
-    /// It is a branch of this server transaction.
+    /// The client transaction is a branch of this server transaction.
     Server(ServerKey),
-    /// It sends a CANCEL or BYE of ours; no server transaction waits for its response.
+    /// The client transaction sends a CANCEL or BYE of ours; no server transaction waits for its response.
     Detached,
-    /// It probes a member of a group.
+    /// The client transaction probes a member of a group.
     Probe(Probe),
 }
 
 /// Whether a flow is the only way for a request, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FlowOnly {
-    /// There may be others: what the Contact says.
+    /// There may be other ways: those of the Contact.
     #[default]
     None,
-    /// A registration is a flow and nothing else.
+    /// The registration is a flow and nothing else.
     Registration,
     /// A Route names the flow.
     Route,
 }
 
 impl FlowOnly {
-    /// Whether a message to `to` goes by that connection or fails. So does every message for a
-    /// connection, even if there is another way: the far end of a closed one is a port of a NAT,
-    /// which another host may have by now.
+    /// Whether a message to `to` goes by that connection or fails. Every message for a connection does, even
+    /// if there is another way. The far end of a closed connection is a port of a NAT, which another host may
+    /// have by now.
     pub(crate) const fn holds(self, to: &Flow) -> bool {
         !matches!(self, Self::None) || to.conn.is_some()
     }
 }
 
-/// The course of a client transaction, nearly always the usual one. One byte: it lies in every client transaction.
+/// The course of a client transaction, nearly always the usual one. It takes one byte, since every client
+/// transaction has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Course(u8);
 
 impl Course {
     pub(crate) const USUAL: Self = Self(0);
-    /// It left by TCP because it was too long for a datagram, and may go back to UDP until a response
-    /// comes.
+    /// The request left by TCP because it was too long for a datagram, and may go back to UDP until a
+    /// response comes.
     pub(crate) const SWITCHED: Self = Self(1);
     const HUNG_UP: u8 = 2;
 
-    /// The callee accepted with a 2xx that could not be relayed, and so many of its dialogs were ended with BYE.
+    /// The callee accepted with a 2xx that could not be relayed, and this many of its dialogs were ended with
+    /// BYE.
     pub(crate) const fn hung_up(byes: u8) -> Self {
         Self(Self::HUNG_UP.saturating_add(byes))
     }
 
-    /// The number of dialogs that were ended with BYE, if the course is that.
+    /// The number of dialogs that were ended with BYE, if the callee accepted with such a 2xx.
     pub(crate) const fn byes(self) -> Option<u8> {
         self.0.checked_sub(Self::HUNG_UP)
     }
 }
 
-/// What the proxy keeps beside a client transaction.
+/// The proxy's part of a client transaction.
 #[derive(Debug)]
 pub(crate) struct ClientUser {
     pub(crate) owner: TransactionUser,
     /// Number of the target in the server transaction's context.
     pub(crate) target: u8,
-    /// Timer C (RFC 3261 §16.6 step 11), or, until something comes, the wait for that.
+    /// Timer C (RFC 3261 §16.6 step 11), or, until a response comes, the wait for the first one.
     pub(crate) timer_c: Option<TimerId>,
     /// Length of timer C, milliseconds.
     pub(crate) c_ms: u32,
-    /// A provisional response came: CANCEL may be sent (§9.1).
+    /// Whether a provisional response came: CANCEL may be sent (§9.1).
     pub(crate) provisional: bool,
-    /// CANCEL is wanted as soon as it may be sent.
+    /// Whether CANCEL is wanted as soon as it may be sent.
     pub(crate) cancel_wanted: bool,
-    /// CANCEL was sent.
+    /// Whether CANCEL was sent.
     pub(crate) cancel_sent: bool,
-    /// The domain that the peer's certificate must be for, if it goes by TLS.
+    /// The domain that the peer's certificate must be for, if the request goes by TLS.
     pub(crate) peer: Option<PeerName>,
-    /// Whether its flow is the only way.
+    /// Whether the flow of the request is the only way.
     pub(crate) pin: FlowOnly,
     pub(crate) course: Course,
-    /// It is listed in [`Flows`] under its connection.
+    /// Whether the transaction is listed in [`Flows`] under its connection.
     pub(crate) listed: bool,
-    /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
+    /// Whether the request goes to a user agent by a contact or flow, and not to a next hop of the
+    /// configuration.
     pub(crate) is_contact: bool,
-    /// The seed of the caller's mark in its responses.
+    /// The seed of the caller's mark in the responses.
     pub(crate) seed: Option<Seed>,
 }
 
@@ -238,7 +241,7 @@ impl ClientUser {
         }
     }
 
-    /// The server transaction that it serves.
+    /// The server transaction that this client transaction serves.
     pub(crate) const fn server(&self) -> Option<ServerKey> {
         match self.owner {
             TransactionUser::Server(key) => Some(key),
@@ -255,9 +258,9 @@ pub(crate) struct Engine {
     pub(crate) secrets: Secrets,
     pub(crate) authenticator: Authenticator,
     pub(crate) shared: SharedHandle,
-    /// Reports what this endpoint is busy with.
+    /// The report of what this endpoint is busy with.
     pub(crate) activity: Activity,
-    /// Decides which messages are admitted.
+    /// The decision which messages are admitted.
     pub(crate) admission: Admission,
     pub(crate) worker: WorkerId,
     pub(crate) now: Now,
@@ -268,7 +271,7 @@ pub(crate) struct Engine {
     pub(crate) wheel: Wheel<Wake>,
     pub(crate) out: TransmitBatch,
     pub(crate) edits: Edits,
-    /// The edits of a request before those of a target; memory used again.
+    /// The edits of a request before those of a target. The memory is used again.
     pub(crate) base_edits: Edits,
     /// The message under construction.
     pub(crate) scratch: Vec<u8>,
@@ -276,7 +279,7 @@ pub(crate) struct Engine {
     pub(crate) waiting: Waiting,
     pub(crate) queries: VecDeque<Query>,
     pub(crate) events: VecDeque<Event>,
-    /// Connections on which their peers want requests, and to which address.
+    /// Connections on which their peers want requests, and the address of these requests.
     pub(crate) aliases: Vec<(ConnId, SocketAddr)>,
     pub(crate) counters: Counters,
     pub(crate) flows: Flows,
@@ -284,35 +287,35 @@ pub(crate) struct Engine {
     pub(crate) tcp_failures: TcpFailureCache,
     /// Next hops that failed and have not come back.
     pub(crate) away: Away,
-    /// One of these two knows an address.
+    /// Whether `tcp_failures` or `away` has an address.
     pub(crate) hops_failed: bool,
     /// Responses that found their connection closed, counted per source.
     pub(crate) response_failover: ResponseFailover,
     pub(crate) indexes: Vec<HeaderIndex>,
-    /// Some callers are asked for credentials.
+    /// Whether some callers are asked for credentials.
     pub(crate) asks_callers: bool,
-    /// Number of the rule that the request at hand goes by.
+    /// The number of the rule that the request at hand goes by.
     pub(crate) rule_at_hand: Option<u16>,
-    /// Limits the new addresses of the contacts of users.
+    /// The limit of new addresses of the contacts of users.
     pub(crate) new_addresses: NewAddresses,
-    /// Limits how many refused requests are reported.
+    /// The limit of reports of refused requests.
     pub(crate) refusals: Refusals,
     pub(crate) draining: bool,
     /// Server transactions without a final response yet.
     pub(crate) live: usize,
     /// INVITE server transactions without a final response yet.
     pub(crate) live_invites: usize,
-    /// Final responses to INVITEs by code, and how long callers waited.
+    /// Final responses to INVITEs by code, and the waiting times of their callers.
     pub(crate) calls: Calls,
-    /// Some request may find, or need, state on the worker that owns its Call-ID.
+    /// Whether some request may find, or need, state on the worker that owns its Call-ID.
     pub(crate) holds_state: bool,
-    /// The contacts that the last look-up in the location service found; memory used again.
+    /// The contacts that the last look-up in the location service found. The memory is used again.
     pub(crate) found: Vec<LocationTarget>,
-    /// Groups as this worker sees them: loads and turns are its own.
+    /// The groups as this worker sees them, with loads and turns of its own.
     pub(crate) groups: Vec<Arc<Group>>,
-    /// Counts changes of the configuration: probes of an older one stop.
+    /// The number of changes of the configuration: probes of an older one stop.
     pub(crate) epoch: u16,
-    /// Makes the branches of requests of our own differ.
+    /// A counter that makes the branches of requests of our own differ.
     pub(crate) probes: u64,
 }
 
@@ -325,11 +328,11 @@ pub(crate) struct LocationTarget {
     pub(crate) flow: Flow,
     pub(crate) q_milli: u16,
     pub(crate) expires_unix_s: u64,
-    /// It is to be reached by TLS, whatever its contact says now (RFC 5630 §5.3).
+    /// Whether the contact is to be reached by TLS, whatever its URI says now (RFC 5630 §5.3).
     pub(crate) secure: bool,
-    /// Its flow is the only way to it (RFC 5626 §5.3, RFC 7118 §5).
+    /// Whether its flow is the only way to the contact (RFC 5626 §5.3, RFC 7118 §5).
     pub(crate) only_flow: bool,
-    /// Domain of the address-of-record that it is registered for.
+    /// The domain of the address-of-record that the contact is registered for.
     pub(crate) domain: DomainNumber,
 }
 
@@ -350,7 +353,7 @@ impl LocationTarget {
         target
     }
 
-    /// Becomes a copy of `binding`, in its own memory.
+    /// Makes this target a copy of `binding`, in its own memory.
     pub(crate) fn set(&mut self, binding: &BindingRef<'_>) {
         for (to, from) in [
             (&mut self.contact, binding.contact),
@@ -367,7 +370,7 @@ impl LocationTarget {
         self.only_flow = binding.is_flow();
     }
 
-    /// Whether it is reached by its flow only.
+    /// Whether the flow is the only way to the contact, and why.
     pub(crate) const fn pin(&self) -> FlowOnly {
         match self.only_flow {
             true => FlowOnly::Registration,
@@ -375,8 +378,9 @@ impl LocationTarget {
         }
     }
 
-    /// RFC 5630 §5.3: a request to a SIP URI goes on to one. A contact that is SIPS becomes SIP, and
-    /// is reached by TLS all the same. So is a contact that was registered by TLS.
+    /// Makes the contact fit the scheme of the Request-URI (RFC 5630 §5.3): a request to a SIP URI goes on to
+    /// a SIP URI. A SIPS contact becomes SIP, and is reached by TLS all the same. So is a contact that was
+    /// registered by TLS.
     pub(crate) fn settle_scheme(&mut self, secure: bool) {
         let sips = is_sips(&self.contact);
         self.secure = secure || sips || self.flow.transport.is_secure();
@@ -398,7 +402,7 @@ fn groups(config: &Config) -> Vec<Arc<Group>> {
     config.groups.iter().map(|g| Arc::new(g.clone())).collect()
 }
 
-/// Whether `config` lets transactions live on the workers, several of them.
+/// Whether several workers hold transactions by `config`.
 fn holds_state(config: &Config) -> bool {
     config.workers > 1
         && (config.state == StateMode::Transaction
@@ -416,7 +420,7 @@ fn asks_callers(config: &Config) -> bool {
         || config.domains.iter().any(|d| d.auth.asks(b"INVITE", false))
 }
 
-/// [`SharedState`] with the `Debug` that everything here has.
+/// [`SharedState`] with the `Debug` that everything here implements.
 #[derive(Clone)]
 pub(crate) struct SharedHandle(pub(crate) Arc<dyn SharedState>);
 
@@ -456,7 +460,7 @@ impl Engine {
     }
 
     pub(crate) fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
-        // A copy of its own: the workers share no reference count that changes with each message.
+        // The endpoint has its own copy: workers share no reference count that changes with each message.
         let config = Arc::new(config.clone());
         let secrets = Secrets::new(&keys.domain_secret, &keys.seed);
         Self {
@@ -504,7 +508,7 @@ impl Engine {
         }
     }
 
-    /// Takes a new configuration. Caches stay; what is under way goes on.
+    /// Takes a new configuration. Caches stay, and requests under way go on.
     pub(crate) fn reconfigure(&mut self, config: &Config) {
         let mut config = config.clone();
         place::keep_known(&self.config, &mut config);
@@ -523,7 +527,7 @@ impl Engine {
         MachineContext::new(&self.config.timers, flow.transport.is_reliable())
     }
 
-    /// The worker that owns `call_id`, if it is another than this.
+    /// The worker that owns `call_id`, if it is not this one.
     pub(crate) fn other_owner(&self, call_id: &[u8]) -> Option<WorkerId> {
         let owner = worker_of(call_id, self.config.workers);
         (owner != self.worker).then_some(owner)
@@ -540,8 +544,8 @@ impl Engine {
         has_room
     }
 
-    /// Parses `bytes` with a borrowed index and hands the message to `use_it`. `None`: no SIP. For
-    /// messages that were accepted before: no limit applies, since limits may be lower by now.
+    /// Parses `bytes` with a borrowed index and hands the message to `use_it`. `None`: the bytes are no SIP
+    /// message. They were accepted before, so no limit applies: limits may be lower by now.
     pub(crate) fn with_message<R>(
         &mut self,
         bytes: &[u8],

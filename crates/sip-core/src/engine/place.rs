@@ -1,11 +1,11 @@
-//! Guarded places: hosts to which calls may cost money, and denied destinations. A dialog's mark
-//! leads to the places that it names and to no others. Without that check the Request-URI would
-//! decide, which the peer writes.
+//! Guarded places: hosts to which calls may cost money, and denied destinations. A dialog's mark leads to the
+//! places that it names and to no others. Without that check the Request-URI, which the peer writes, would
+//! decide.
 //!
 //! A place is a group, the target of a rule that relays, a domain that a rule rejects or asks for credentials for, or
 //! a denied destination ([`super::destination`]).
-//! It is known by the hosts of its URIs, and by the addresses that name service gave for them
-//! ([`crate::transport::Known`]). Ports say nothing: another port of a gateway is the gateway.
+//! A place is recognised by the hosts of its URIs, and by the addresses that name service gave for them
+//! ([`crate::transport::Known`]). Ports do not count: another port of a gateway is the gateway.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -24,8 +24,8 @@ pub(crate) type PlaceId = u16;
 /// The places that one host belongs to: nearly always one at most.
 type Places = SmallVec<[PlaceId; 2]>;
 
-/// The number of a place, which outlives a reload and is the same on each node: two places share one by accident
-/// in one of 65,535 cases.
+/// The number of a place, which outlives a reload and is the same on each node. Two places share one by
+/// accident in one of 65,535 cases.
 pub(super) fn number(kind: u8, name: &[u8]) -> PlaceId {
     // FNV-1a: only the operator chooses what is hashed.
     let hash = core::iter::once(&kind)
@@ -36,15 +36,15 @@ pub(super) fn number(kind: u8, name: &[u8]) -> PlaceId {
     ((hash >> 32) as PlaceId).max(1)
 }
 
-/// A number for a domain of ours; 0: none. A domain that asks for credentials in dialogs has one of 1 to 15, by its name,
-/// and one that does not has one of 16 to 30. Two domains may have one number. Then either both ask in dialogs, if not for
-/// the same methods, or neither does.
+/// The number of a domain of ours; 0: none. A domain that asks for credentials in dialogs has a number from 1
+/// to 15, by its name. One that does not has a number from 16 to 30. Two domains may share a number. If so,
+/// either both ask in dialogs, though perhaps for different methods, or neither does.
 pub(crate) type DomainNumber = u8;
 
 /// Numbers of each kind.
 const OF_KIND: DomainNumber = 15;
 
-/// See [`DomainNumber`].
+/// The number of `domain`; see [`DomainNumber`].
 pub(crate) fn domain_number(domain: &Domain) -> DomainNumber {
     let number = (number(b'n', &domain.name) % PlaceId::from(OF_KIND)) as DomainNumber + 1;
     match asks_in_dialogs(domain) {
@@ -61,8 +61,9 @@ fn asks_in_dialogs(domain: &Domain) -> bool {
 /// The domains that marks may mean by each number.
 pub(super) type DomainsByNumber = [Vec<usize>; 2 * OF_KIND as usize + 1];
 
-/// Positions of the domains that a mark may mean by a number: of those that have it, and of those that had it before they
-/// began to ask for credentials. If there is none, of those that had it before they ceased to.
+/// Positions of the domains that a mark may mean by a number: of those that have the number, and of those
+/// that had it before they began to ask for credentials. If there are none, of those that had it before they
+/// ceased to ask.
 pub(super) fn domains_by_number(config: &Config) -> DomainsByNumber {
     let numbers: Vec<DomainNumber> = config.domains.iter().map(domain_number).collect();
     let with = |wanted: &dyn Fn(DomainNumber) -> bool| -> Vec<usize> {
@@ -81,8 +82,8 @@ pub(super) fn domains_by_number(config: &Config) -> DomainsByNumber {
     })
 }
 
-/// The host that a rule denies, or asks for credentials for, and its place. Only for a rule that
-/// names only a domain: other conditions depend on more than the host.
+/// The host that a rule denies, or asks for credentials for, and its place. `None` unless the rule names a
+/// domain and nothing else: other conditions depend on more than the host.
 pub(super) fn denied_by(rule: &Route) -> Option<(PlaceId, &[u8])> {
     let when = &rule.when;
     let denies = match &rule.action {
@@ -122,11 +123,11 @@ pub(crate) fn places(config: &Config) -> impl Iterator<Item = (PlaceId, &NextHop
         let place = number(b'g', &group.name);
         group.members.iter().map(move |member| (place, &member.hop))
     });
-    // Those of more hosts first: if a host is in several, a mark names the first.
+    // Groups come first, since they have more hosts: if a host is in several places, a mark names the first.
     groups.chain(rules)
 }
 
-/// Keeps the known addresses of named next hops in the configuration that follows.
+/// Keeps the known addresses of named next hops in the new configuration.
 pub(super) fn keep_known(before: &Config, after: &mut Config) {
     let rules = after.routes.iter_mut().filter_map(|rule| match &mut rule.action {
         Action::Relay(relay) => match &mut relay.target {
@@ -179,7 +180,7 @@ impl Engine {
         found.unwrap_or_else(|| self.denied_place(ip))
     }
 
-    /// Whether a host is a guarded place which a mark that names `named` does not lead to.
+    /// Whether a host is a guarded place, but not one that a mark naming `named` leads to.
     pub(crate) fn is_guarded(&self, host: HostRef<'_>, named: PlaceId) -> bool {
         if !self.directory.has_places() {
             return false;

@@ -22,7 +22,7 @@ use crate::transport::Flow;
 const PLACES: usize = 1024;
 /// Reports in one minute for one source and status.
 const OF_ONE: u16 = 30;
-/// The same of digest URIs: a proxy on the way rewrites them all.
+/// Reports in one minute for one source of rewritten digest URIs: a proxy on the way rewrites them all.
 const OF_ONE_PROXY: u16 = 1;
 /// Reports of one kind in one second in all.
 const OF_ALL: u16 = 50;
@@ -33,7 +33,7 @@ const MOST_TEXT: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Refusals {
     places: Box<[Place]>,
-    /// The second, and the reports in it: of each kind, so that one uses up nothing of the other's.
+    /// The current second and the reports in it, for each kind: no kind uses up the bound of another.
     seconds: [(u64, u16); 3],
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Report {
 }
 
 impl Report {
-    /// Most reports in one minute for one source and code.
+    /// The most reports in one minute for one source and code.
     const fn of_one(self) -> u16 {
         match self {
             Self::Refusal | Self::AuthFailure => OF_ONE,
@@ -76,7 +76,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Counts a refusal. `Some`: it is to be reported, with the count of those since the last report.
+    /// Counts a refusal. `Some`: the refusal is to be reported, with the number of those since the last
+    /// report.
     fn note(&mut self, report: Report, key: u64, now_s: u64) -> Option<u32> {
         let place = self.places.get_mut(key as usize % PLACES)?;
         if place.key != key {
@@ -115,7 +116,8 @@ impl Engine {
             .note(report, key, self.now.instant.as_micros() / 1_000_000)
     }
 
-    /// Reports a request that this server refuses. Challenges are no refusals, nor is the end of a cancelled call.
+    /// Reports a request that this server refuses. Challenges are no refusals, nor is the end of a cancelled
+    /// call.
     pub(crate) fn note_refusal(
         &mut self,
         message: &Message<'_>,
@@ -123,7 +125,7 @@ impl Engine {
         server: Option<ServerKey>,
         status: Status<'_>,
     ) {
-        // A rule may reject with 487; then it is a refusal, and has a cause.
+        // If a rule rejects with 487, it is a refusal, and has a cause.
         let is_cancelled = status.code == 487 && status.cause.is_none();
         if status.code < 400 || is_cancelled || matches!(status.code, 401 | 407) {
             return;
@@ -148,7 +150,7 @@ impl Engine {
                 true => text(wrong_digest_uri(message)),
                 false => Box::default(),
             },
-            // Once it is routed its transaction knows.
+            // The transaction knows the rule of a request that was routed.
             rule: self.rule_at_hand.or_else(|| self.table.live(server?)?.user.rule),
             status: status.code,
             reason: status.reason.chars().take(MOST_TEXT).collect(),

@@ -75,7 +75,7 @@ fn write_timestamp(out: &mut Vec<u8>, message: &Message<'_>, waited_us: u64) {
     if waited_ms == 0 {
         out.extend_from_slice(value);
     } else {
-        // A delay that is there already is not ours (§20.38).
+        // A delay that the value has already is not ours (§20.38).
         let time = value.split(u8::is_ascii_whitespace).next();
         out.extend_from_slice(time.unwrap_or_default());
         out.push(b' ');
@@ -106,8 +106,8 @@ pub(crate) struct Reply<'a> {
 }
 
 impl Engine {
-    /// Appends a response to `message` (RFC 3261 §8.2.6). The message may be malformed: what is there
-    /// is copied.
+    /// Appends a response to `message` (RFC 3261 §8.2.6). If the message is malformed, the fields that it has
+    /// are copied.
     pub(crate) fn write_reply(
         &self,
         out: &mut Vec<u8>,
@@ -118,7 +118,7 @@ impl Engine {
         self.write_late_reply(out, message, flow, reply, 0);
     }
 
-    /// Like [`Engine::write_reply`], `waited_us` after the request came.
+    /// Appends a response as [`Engine::write_reply`] does, `waited_us` after the request came.
     pub(crate) fn write_late_reply(
         &self,
         out: &mut Vec<u8>,
@@ -144,7 +144,7 @@ impl Engine {
         out.extend_from_slice(b"Content-Length: 0\r\n\r\n");
     }
 
-    /// Appends To, with our tag if it has none and the response is not a 100 (§8.2.6.2).
+    /// Appends To, with our tag if To has none and the response is not a 100 (§8.2.6.2).
     fn write_to(&self, out: &mut Vec<u8>, message: &Message<'_>, code: u16) {
         let Some(value) = message.value(HeaderName::To) else {
             return;
@@ -211,8 +211,8 @@ impl Engine {
         self.activity.enter(before);
     }
 
-    /// Counts a final response, sent without a server transaction, to an INVITE that begins a call.
-    /// With a server transaction it is counted there.
+    /// Counts a final response, sent without a server transaction, to an INVITE that begins a call. If there
+    /// is a server transaction, the response is counted there.
     fn note_stateless_response(&mut self, message: &Message<'_>, code: u16) {
         let begins_call =
             || message.method() == Some(Method::Invite) && message.to().is_ok_and(|to| to.tag().is_none());

@@ -8,26 +8,26 @@ use super::status::Status;
 use crate::limits::Limits;
 use crate::transport::{Flow, via};
 
-/// Why a request may be relayed. Forwarding demands this value, so that no path skips the check.
+/// The reason why a request may be relayed. Forwarding demands this value, so that no path skips the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authorized {
-    /// Its credentials are those of an account, for a nonce that was sent to its source.
+    /// The credentials are those of an account, for a nonce that was sent to the source.
     Credentials,
-    /// The configuration exempts it from credentials.
+    /// The configuration exempts the request from credentials.
     Exempt,
-    /// It belongs to a dialog, in which its side is not challenged.
+    /// The request belongs to a dialog, in which its side is not challenged.
     Dialog,
     /// An ACK cannot be challenged, a CANCEL must not be (RFC 3261 §22.1).
     Unasked,
 }
 
 impl Authorized {
-    /// Whether it verifies the source address of the request.
+    /// Whether this reason verifies the source address of the request.
     pub(crate) const fn source_verified(self) -> bool {
         matches!(self, Self::Credentials)
     }
 
-    /// Whether the source may get more than it sends: it is verified, or the operator exempts it.
+    /// Whether the source may get more than it sends: the source is verified, or the operator exempts it.
     pub(crate) const fn vouches_for_source(self) -> bool {
         matches!(self, Self::Credentials | Self::Exempt)
     }
@@ -47,9 +47,9 @@ pub(crate) struct Request<'a> {
     pub(crate) cseq: CSeq<'a>,
     /// Max-Forwards; `Err`: it cannot be read.
     pub(crate) max_forwards: Result<Option<u8>, ()>,
-    /// Where it came from.
+    /// The flow that the request came by.
     pub(crate) flow: Flow,
-    /// The hash of its server transaction, if it has been computed.
+    /// The hash of the server transaction, if it has been computed.
     pub(crate) server_hash: Option<u128>,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Request<'a> {
         let (Some(method), Some(uri_text)) = (message.method(), message.request_uri()) else {
             return Err(bad("Not A Request"));
         };
-        // It is large: looked at where it lies.
+        // The parts are large, so that they are read in place.
         let mandatory = message.mandatory();
         let &Mandatory {
             via,
@@ -105,7 +105,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Checks the limits of a request that arrives. They are not checked again after a wait, because
+    /// Checks the limits of a request that arrives. The limits are not checked again after a wait, because
     /// they may have changed by then.
     pub(crate) fn check_limits(&self, limits: &Limits) -> Result<(), Status<'static>> {
         if too_many(&self.message, HeaderName::Via, limits.via_values) {
@@ -123,12 +123,12 @@ impl<'a> Request<'a> {
         self.from.tag().unwrap_or_default()
     }
 
-    /// Whether its Request-URI is a SIPS URI.
+    /// Whether the Request-URI is a SIPS URI.
     pub(crate) fn is_secure(&self) -> bool {
         self.uri.sip().is_some_and(|uri| uri.secure)
     }
 
-    /// The input of its branch.
+    /// The input of the request's branch.
     pub(crate) fn branch_input(&self) -> BranchInput<'a> {
         BranchInput {
             received_branch: self.via.branch().unwrap_or_default(),
@@ -142,17 +142,17 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The flow that responses to it go to.
+    /// The flow that responses to the request go to.
     pub(crate) fn reply_to(&self) -> Flow {
         via::reply_to(self.flow, &self.via)
     }
 }
 
-/// Shortest value of these headers, its separator included: `SIP/2.0/X a,`, `<sip:a>,`.
+/// Bytes of the shortest value of these headers, with its separator: `SIP/2.0/X a,`, `<sip:a>,`.
 const SHORTEST_VALUE: usize = 8;
 
-/// Whether a header has more than `limit` values. A short message cannot hold so many: most need
-/// no counting.
+/// Whether a header has more than `limit` values. A short message cannot hold so many, so that most messages
+/// need no counting.
 fn too_many(message: &Message<'_>, name: HeaderName, limit: usize) -> bool {
     let room = message.headers_end_offset() / SHORTEST_VALUE;
     room > limit && message.has(name) && message.values(name).nth(limit).is_some()

@@ -1,11 +1,10 @@
-//! The number of responses to each source that went to the addresses in its Via, because its
-//! connection was gone (RFC 3263 §5). The source writes sent-by. Without a bound, a source that sends
-//! many requests and closes makes this server open connections, and query name service, wherever the
-//! source likes.
+//! The number of responses to each source that went to the addresses in its Via, because its connection was
+//! gone (RFC 3263 §5). The source writes sent-by. Without a bound, a source that sends many requests and
+//! closes makes this server open connections, and query name service, wherever the source likes.
 //!
-//! A list that is searched from end to end: it is used only for a response that could not be
-//! delivered. A source that it forgets may begin anew. Addresses cannot be forged on a connection, so
-//! that each source takes an address of its own.
+//! The list is searched from end to end: it is used only for a response that could not be delivered. A
+//! forgotten source may begin anew. Addresses cannot be forged on a connection, so that each further source
+//! needs an address of its own.
 
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
@@ -31,12 +30,13 @@ struct Entry {
 /// Tries of each source; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFailover {
-    /// The oldest first.
+    /// The entries, the oldest first.
     entries: VecDeque<Entry>,
 }
 
 impl ResponseFailover {
-    /// Whether one more response to this source may go to the addresses in its Via. Counts it if so.
+    /// Whether one more response to this source may go to the addresses in its Via. Counts the response if
+    /// so.
     pub(crate) fn may_try(&mut self, source: IpAddr, now: Instant) -> bool {
         let source = Source::of(source);
         let is_over = |entry: &Entry| now.micros_since(entry.since) >= WINDOW_US;

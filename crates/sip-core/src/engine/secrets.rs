@@ -27,11 +27,11 @@ pub(crate) struct Secrets {
     flow: Key,
     mark: Key,
     below: Key,
-    /// What [`Secrets::mark_domain`] gives, and its digits.
+    /// The value of [`Secrets::mark_domain`], and its digits.
     mark_domain: (u32, [u8; 5]),
-    /// For maps keyed by what a peer chooses; differs between starts.
+    /// The key of maps keyed by what a peer chooses; it differs between starts.
     map: Key,
-    /// The same for sources of messages.
+    /// The key of maps keyed by the sources of messages; it differs between starts.
     source: Key,
 }
 
@@ -59,7 +59,7 @@ impl Secrets {
         }
     }
 
-    /// The branch that a request gets from us: the same for each copy of it, on each node and
+    /// The branch that a request gets from us. It is the same for each copy of the request, on each node and
     /// after a restart (RFC 3261 §16.11).
     pub(crate) fn branch(&self, of: &BranchInput<'_>, target: u8) -> Branched {
         let mut numbers = [0; 23];
@@ -94,30 +94,30 @@ impl Secrets {
         }
     }
 
-    /// 20 bits by which marks of this secret are known as such. They prove nothing.
+    /// The 20 bits by which marks of this secret are recognised. They prove nothing.
     #[inline]
     pub(crate) const fn mark_domain(&self) -> u32 {
         self.mark_domain.0
     }
 
-    /// The same as hexadecimal digits.
+    /// The value of [`Secrets::mark_domain`] as hexadecimal digits.
     #[inline]
     pub(crate) const fn mark_domain_digits(&self) -> &[u8; 5] {
         &self.mark_domain.1
     }
 
-    /// The two halves that the marks of a dialog are made of, from what they say, Call-ID and the
-    /// caller's tag. Neither half reveals the other.
+    /// The two halves that the marks of a dialog are made of: a hash of the marks' content, the Call-ID and
+    /// the caller's tag. Neither half reveals the other.
     pub(crate) fn mark(&self, says: [u8; 10], call_id: &[u8], caller_tag: &[u8]) -> [u64; 2] {
         let [a, b, c, d, e, f, g, h, i, j] = says;
-        // The length says where the tag begins.
+        // The length shows where the tag begins.
         let [l3, l2, l1, l0] = (call_id.len() as u32).to_be_bytes();
         let head = [a, b, c, d, e, f, g, h, i, j, l3, l2, l1, l0];
         let parts = [&head[..], call_id, caller_tag];
         let mut hasher = SipHasher13x128::new_with_keys(self.mark.0, self.mark.1);
         let mut row = [0; 128];
         let hash = match joined(&mut row, parts) {
-            // In one go it takes half as long.
+            // Hashing the row at once takes half as long.
             Some(row) => hasher.hash(row),
             None => {
                 parts.iter().for_each(|part| hasher.write(part));
@@ -127,13 +127,14 @@ impl Secrets {
         [hash.h1, hash.h2]
     }
 
-    /// Keyed hash of hosts below a Record-Route value: of those further down, and one more.
+    /// The keyed hash of hosts below a Record-Route value: of the hosts further down, and one more.
     pub(crate) fn below(&self, further: u64, host: &[u8]) -> u64 {
         hash64(self.below, [&further.to_be_bytes(), host])
     }
 
-    /// The same of a Route URI: of its user (a flow token, say), host and port, and of `maddr`, which leads past both
-    /// (RFC 3261 §19.1.1). No port is as good as a usual one: a user agent may write it out.
+    /// The same hash with a Route URI as the host: its user (a flow token, say), host and port, and `maddr`,
+    /// which leads past both (RFC 3261 §19.1.1). The default ports count as no port: a user agent may write
+    /// them out.
     pub(crate) fn below_uri(&self, further: u64, uri: &SipUri<'_>) -> u64 {
         let port = uri.port.filter(|port| !matches!(port, 5060 | 5061));
         let port = port.unwrap_or(0).to_be_bytes();
@@ -143,7 +144,7 @@ impl Secrets {
         hash64(self.below, fields)
     }
 
-    /// The start of the hash of hosts: the dialog, so that hosts of one dialog reveal nothing of
+    /// The start of the hash of hosts: it covers the dialog, so that hosts of one dialog reveal nothing of
     /// another.
     pub(crate) fn below_of_dialog(&self, call_id: &[u8], caller_tag: &[u8]) -> u64 {
         hash64(self.below, [call_id, caller_tag])
@@ -160,24 +161,25 @@ impl Secrets {
         hash64(self.flow, [flow, call_id, caller_tag])
     }
 
-    /// The mark of a forked request, by which it is known if it comes back unchanged (RFC 5393 §4.2).
+    /// The mark of a forked request, by which the request is recognised if it comes back unchanged (RFC 5393
+    /// §4.2).
     pub(crate) fn loop_mark(&self, uri: &[u8], call_id: &[u8], cseq: u32, rule: usize) -> u64 {
         let (cseq, rule) = (cseq.to_be_bytes(), rule.to_be_bytes());
         hash64(self.loops, [uri, call_id, &cseq, &rule, b"loop"])
     }
 
-    /// The To tag of responses that we make, by which their ACK is known (RFC 3261 §8.2.6.2, §8.2.7).
-    /// An INVITE, its CANCEL and that ACK have their branch in common.
+    /// The To tag of responses that we make, by which their ACK is recognised (RFC 3261 §8.2.6.2, §8.2.7). An
+    /// INVITE, its CANCEL and that ACK have their branch in common.
     pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8], branch: &[u8]) -> u64 {
         hash64(self.tag, [call_id, from_tag, branch])
     }
 
-    /// Key of a table entry made of what a peer chose.
+    /// The key of a table entry, made of fields that a peer chose.
     pub(crate) fn map_key<const N: usize>(&self, fields: [&[u8]; N]) -> u128 {
         Fields(fields).hash128(self.map)
     }
 
-    /// Key of the table of sources.
+    /// The key of the hashes of sources.
     pub(crate) const fn source_key(&self) -> (u64, u64) {
         self.source
     }
@@ -199,34 +201,34 @@ const fn is_common(method: Method<'_>) -> bool {
 pub(crate) struct Branched {
     /// The part of the branch that identifies it.
     pub(crate) id: u64,
-    /// Hides the value that our Via carries through other hands.
+    /// The pad that hides the value which our Via carries through other hands.
     pub(crate) pad: u64,
 }
 
 /// The input of a branch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BranchInput<'a> {
-    /// Branch of the topmost Via as received; empty if it has none (RFC 2543): the other fields
+    /// The branch of the topmost Via as received. Empty if the Via has none (RFC 2543): the other fields
     /// distinguish its requests.
     pub(crate) received_branch: &'a [u8],
     /// `sent-by` host of that Via as written.
     pub(crate) sent_by: &'a [u8],
-    /// Its port; 0: none given.
+    /// The port of that Via; 0: none given.
     pub(crate) port: u16,
-    /// Where the request came from.
+    /// The source address of the request.
     pub(crate) source: core::net::IpAddr,
     pub(crate) call_id: &'a [u8],
     pub(crate) from_tag: &'a [u8],
     pub(crate) cseq: u32,
-    /// Method. CANCEL and ACK have the branch of their INVITE.
+    /// The method. CANCEL and ACK have the branch of their INVITE.
     pub(crate) method: Method<'a>,
 }
 
-/// Bytes of a row of fields that are put together before they are hashed: nearly every row.
+/// Bytes of a row of fields that are joined before they are hashed: nearly every row fits.
 const ROW: usize = 256;
 
-/// A row of fields, each behind its length. Hashing them at once costs half of hashing them piece
-/// by piece, and gives the same.
+/// A row of fields, each behind its length. Hashing the row at once costs half of hashing it piece by piece,
+/// and gives the same.
 struct Fields<'f, const N: usize>([&'f [u8]; N]);
 
 /// The length of a field as it is hashed: one byte, or five if it needs more.
@@ -242,7 +244,7 @@ fn length(field: &[u8]) -> ([u8; 5], usize) {
 }
 
 impl<const N: usize> Fields<'_, N> {
-    /// All of it at once; `None` if it is long.
+    /// The whole row; `None` if the row is long.
     #[inline(always)]
     fn joined<'r>(&self, row: &'r mut [u8; ROW]) -> Option<&'r [u8]> {
         let mut at = 0;
@@ -292,12 +294,12 @@ fn hash64<const N: usize>(key: Key, fields: [&[u8]; N]) -> u64 {
 /// Each byte of `nibbles`, which are below 16, as a hexadecimal digit.
 const fn digits_of(nibbles: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
-    // Bit 4 of a sum with 6 marks the letters, which stand 39 further on.
+    // Bit 4 of a sum with 6 marks the letters, whose codes are 39 higher.
     let letters = ((nibbles + ONES * 6) >> 4) & ONES;
     nibbles + ONES * b'0' as u64 + letters * 39
 }
 
-/// The nibbles of `value` as bytes, the highest in the lowest byte: where it is written first.
+/// The nibbles of `value` as bytes, the highest in the lowest byte, which is written first.
 const fn spread(value: u32) -> u64 {
     let x = value.swap_bytes() as u64;
     let x = (x | x << 16) & 0x0000_ffff_0000_ffff;
@@ -378,7 +380,7 @@ pub(crate) fn read_hex(text: &[u8], digits: usize) -> Option<u128> {
     let mut value = 0u128;
     for eight in eights {
         let word = u64::from_le_bytes(*eight);
-        // Letters have bit 6, and are 9 more than their low bits say.
+        // Letters have bit 6, and are worth 9 more than their low bits.
         let nibbles = (word & 0x0f0f_0f0f_0f0f_0f0f) + ((word >> 6) & 0x0101_0101_0101_0101) * 9;
         let nibbles = nibbles & 0x0f0f_0f0f_0f0f_0f0f;
         if digits_of(nibbles) != word {
@@ -397,7 +399,7 @@ pub(crate) fn read_hex(text: &[u8], digits: usize) -> Option<u128> {
     Some(value)
 }
 
-/// The parts one after the other; `None` if they are long.
+/// The parts one after the other; `None` if they do not fit.
 #[inline(always)]
 fn joined<'r, const ROW: usize, const PARTS: usize>(
     row: &'r mut [u8; ROW],

@@ -8,10 +8,10 @@ use super::secrets::{Secrets, hex16};
 /// Bits of a MAC.
 const MAC_BITS: u64 = (1 << 48) - 1;
 
-/// The seed of the caller's mark of a dialog: 48 bits that are hidden from the callee, and above them
-/// 16 of the callee's MAC. By the latter a mark in a response is known to be of its transaction. A
-/// transaction keeps the seed. Without state our Via carries it, under a pad that only the request
-/// yields ([`crate::engine::secrets::Branched`]).
+/// The seed of the caller's mark of a dialog: 48 bits that are hidden from the callee, and above them 16 of
+/// the callee's MAC. These 16 bits show that a mark in a response is of its transaction. A transaction keeps
+/// the seed. Without state our Via carries it, under a pad that only the request yields
+/// ([`crate::engine::secrets::Branched`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(NonZeroU64);
 
@@ -20,9 +20,9 @@ pub(crate) struct Seed(NonZeroU64);
 pub(crate) struct Turn {
     /// The last digits of the callee's mark.
     pub(crate) ends_with: [u8; 4],
-    /// The MAC of the caller's.
+    /// The MAC of the caller's mark.
     pub(crate) mac: u64,
-    /// What both are made of.
+    /// The seed that both are made of.
     pub(crate) seed: Seed,
 }
 
@@ -42,20 +42,19 @@ impl Seed {
         NonZeroU64::new(hidden ^ pad).map(Self)
     }
 
-    /// The form in which a Via carries it.
+    /// The form in which a Via carries the seed.
     #[inline]
     pub(crate) const fn hidden_by(self, pad: u64) -> u64 {
         self.0.get() ^ pad
     }
 
-    /// The sealed seed, for a request with other hosts below in Record-Route. `below` is their hash;
-    /// 0: there are none. Only a response with the same hosts opens it. A callee could write another
-    /// host below, which would get the caller's requests with the caller's mark; so that mark is not
-    /// valid.
+    /// The sealed seed, for a request with other hosts below in Record-Route. `below` is their hash; 0: there
+    /// are none. Only a response with the same hosts opens the seed. A callee could write another host below,
+    /// which would get the caller's requests with the caller's mark; so that mark is not valid.
     ///
-    /// The seed is under a cipher and not a pad, since a callee could know a pad from calls of its
-    /// own, and find out the seed. The bits that show are changed, too: of two passes through this
-    /// server each turns its own mark.
+    /// The seed is under a cipher and not a pad: a callee could know a pad from calls of its own, and find
+    /// out the seed. The visible bits are changed, too, so that each of two passes through this server turns
+    /// its own mark.
     pub(crate) fn sealed(self, secrets: &Secrets, below: u64) -> Option<Self> {
         if below == 0 {
             return Some(self);
@@ -102,9 +101,9 @@ impl Seed {
         }
     }
 
-    /// The MAC of the caller's mark. Multiplications are hash enough: the callee of a call sees none of its results, and
-    /// callers that find out the seed from several could make marks of their own dialog. The callee of a subscription
-    /// does see some (RFC 6665 §4.4.1), and no mark of a subscription is good for calls.
+    /// The MAC of the caller's mark. Multiplications suffice as a hash: the callee of a call sees none of its
+    /// results, and callers that find out the seed from several could make marks of their own dialog. The
+    /// callee of a subscription sees some (RFC 6665 §4.4.1), but no mark of a subscription is good for calls.
     #[inline]
     pub(crate) fn caller_mac(self, callee_tag: &[u8]) -> u64 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;

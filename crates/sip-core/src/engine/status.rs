@@ -13,7 +13,7 @@ use crate::transport::framing::FramingFault;
 pub(crate) struct Status<'a> {
     pub(crate) code: u16,
     pub(crate) reason: &'a str,
-    /// Why the request is refused, for the log. `None`: the phrase says it.
+    /// The cause of the refusal, for the log. `None`: the phrase says it.
     pub(crate) cause: Option<RefusalCause>,
 }
 
@@ -81,7 +81,7 @@ impl Status<'static> {
     pub(crate) const NOT_OWNER: Self = Self::FORBIDDEN.because(RefusalCause::NotOwner);
     /// No rule takes the request.
     pub(crate) const NO_RULE: Self = Self::FORBIDDEN.because(RefusalCause::NoRule);
-    /// A place that its mark does not name.
+    /// The request leads to a place that its mark does not name.
     pub(crate) const GUARDED_PLACE: Self = Self::FORBIDDEN.because(RefusalCause::GuardedPlace);
     /// To of a REGISTER names no address-of-record of the domain.
     pub(crate) const NO_SUCH_AOR: Self = Self::new(404, "Not Found");
@@ -105,12 +105,13 @@ impl Status<'static> {
     pub(crate) const NEXT_HOP_SILENT: Self = Self::REQUEST_TIMEOUT.because(RefusalCause::NextHopSilent);
     pub(crate) const NEXT_HOP_UNREACHABLE: Self =
         Self::SERVER_ERROR.because(RefusalCause::NextHopUnreachable);
-    /// RFC 3263 §4.3 with RFC 3261 §16.7 step 6: as a 503 from there, which goes on as 500.
+    /// The status is as for a 503 of the next hop, which goes on as 500 (RFC 3263 §4.3, RFC 3261 §16.7 step
+    /// 6).
     pub(crate) const NEXT_HOP_NOT_FOUND: Self =
         Self::new(500, "Next Hop Not Found").because(RefusalCause::NextHopUnreachable);
     pub(crate) const NO_LISTENER: Self =
         Self::new(500, "No Listener Reaches The Next Hop").because(RefusalCause::NextHopUnreachable);
-    /// For a 503 of the next hop (§16.7 step 6): as 503 it would say that this proxy can serve nothing.
+    /// The next hop sent a 503 (§16.7 step 6): as 503 it would say that this proxy can serve nothing.
     pub(crate) const NEXT_HOP_UNAVAILABLE: Self =
         Self::SERVER_ERROR.because(RefusalCause::NextHopUnavailable);
     pub(crate) const MEMBERS_DOWN: Self =
@@ -142,7 +143,7 @@ impl Status<'static> {
 }
 
 impl<'a> Status<'a> {
-    /// What a rule rejects with.
+    /// The status with which a rule rejects.
     pub(crate) const fn of_rule(code: u16, reason: &'a str) -> Self {
         Self::new(code, reason).because(RefusalCause::RuleRejects)
     }

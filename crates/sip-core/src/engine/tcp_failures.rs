@@ -17,11 +17,11 @@ const MEMORY_US: u64 = 5 * 60 * 1_000_000;
 /// Addresses at which TCP failed; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct TcpFailureCache {
-    /// The oldest first.
+    /// The addresses, the oldest first.
     entries: VecDeque<(SocketAddr, Instant)>,
 }
 
-/// One spelling of an address.
+/// The canonical form of an address.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -16,39 +16,39 @@ use crate::timer::wheel::TimerId;
 use crate::transaction::table::ServerKey;
 use crate::transport::Flow;
 
-/// The share of `limits.parked_requests` that one source may have waiting for credentials: one in [`SOURCE_SHARE`], but
-/// at least [`SOURCE_LEAST`] requests.
+/// The share of `limits.parked_requests` that requests of one source may take while they wait for
+/// credentials. It is one in [`SOURCE_SHARE`], but at least [`SOURCE_LEAST`] requests.
 const SOURCE_SHARE: usize = 8;
 const SOURCE_LEAST: usize = 64;
 
-/// The most record sets that one target waits for: services of two transports, both address families
-/// of each candidate, and some to spare. Else records that expire before the next ones are there
-/// would be asked for in turns.
+/// The most record sets that one target waits for: services of two transports, both address families of each
+/// candidate, and some to spare. Without a limit, records that expire before the next ones are there would be
+/// queried in turns.
 pub(crate) const MAX_ASKED: u8 = 40;
 
 /// How long the core waits for name service, milliseconds.
 const RESOLVE_DEADLINE_MS: u32 = 5_000;
-/// How long it waits for the location store, milliseconds.
+/// How long the core waits for the location store, milliseconds.
 const SAVE_DEADLINE_MS: u32 = 5_000;
 
 /// A request that waits.
 #[derive(Debug)]
 pub(crate) struct Parked {
-    /// Where it came from.
+    /// The flow that the request came by.
     pub(crate) flow: Flow,
-    /// Its bytes, if no transaction holds them.
+    /// The bytes of the request; empty if a transaction holds them.
     pub(crate) bytes: Box<[u8]>,
-    /// Its server transaction, if it has one.
+    /// The server transaction of the request, if it has one.
     pub(crate) server: Option<ServerKey>,
-    /// Why it may be relayed, if that is decided.
+    /// The reason why the request may be relayed, if that is decided.
     pub(crate) authorized: Option<Authorized>,
-    /// The domain of which any account will do; 0: that of From is asked.
+    /// The domain of which any account is accepted; 0: From decides.
     pub(crate) any_account_of: DomainNumber,
-    /// Waits for name service so far, this one included.
+    /// Times that the request has waited for name service, this one included.
     pub(crate) asked: u8,
-    /// The target with the name that it waits for, if it has a response context.
+    /// The target whose name the request waits for, if it has a response context.
     pub(crate) target: Option<u8>,
-    /// Its flow is watched while it waits.
+    /// Whether the flow is watched while the request waits.
     pub(crate) watched: bool,
 }
 
@@ -74,22 +74,22 @@ pub(crate) enum Purpose {
         parked: Parked,
         /// The 200 to send.
         ok: PendingOk,
-        /// The address-of-record, for undoing if it cannot be stored.
+        /// The address-of-record, for a rollback if the record cannot be stored.
         aor: Box<[u8]>,
-        /// The bindings that it replaced or removed, as an encoded record; `None`: an earlier copy of
-        /// it did that.
+        /// The bindings that the REGISTER replaced or removed, as an encoded record; `None`: an earlier copy
+        /// of the REGISTER did that.
         lost: Option<Box<[u8]>>,
-        /// Version after it.
+        /// The version of the record after the REGISTER.
         version: u64,
     },
 }
 
-/// The response to a REGISTER, once it is saved.
+/// The response to a REGISTER that is being stored.
 #[derive(Debug)]
 pub(crate) struct PendingOk {
     /// The 200.
     pub(crate) response: Box<[u8]>,
-    /// Number of bindings in it.
+    /// The number of bindings in the response.
     pub(crate) contacts: usize,
 }
 
@@ -103,11 +103,11 @@ struct Open {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     open: Slab<Open>,
-    /// Look-ups of names under way, so that equal ones join, by [`Engine::name_key`].
+    /// Look-ups of names under way, by [`Engine::name_key`], so that equal ones join.
     names: BTreeMap<u128, Key>,
     pub(crate) requests: usize,
     pub(crate) bytes: usize,
-    /// How many requests of each source wait for credentials.
+    /// The number of requests of each source that wait for credentials.
     sources: BTreeMap<Source, u32>,
     /// Requests that have their result and wait for their turn; they count in `requests` and `bytes`.
     ready: VecDeque<Parked>,
@@ -124,7 +124,7 @@ impl Waiting {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// Counts a request that begins to wait for credentials (`waits`), or that has ended its wait.
+    /// Counts a request that begins to wait for credentials (`waits`), or ends its wait.
     fn count_source(&mut self, purpose: &Purpose, waits: bool) {
         let Purpose::Credentials(parked) = purpose else {
             return;
@@ -146,7 +146,7 @@ impl Waiting {
         !self.ready.is_empty()
     }
 
-    /// Takes requests that have their result.
+    /// Queues requests that have their result.
     pub(crate) fn await_turn(&mut self, waiters: Vec<Parked>) {
         self.count(waiters.len(), total_size(&waiters));
         self.ready.extend(waiters);
@@ -169,7 +169,7 @@ fn slab_key(id: QueryId) -> Option<Key> {
 }
 
 impl Engine {
-    /// Whether one more request may wait, of which this many bytes are kept. Counts the refusal.
+    /// Whether one more request may wait, of which this many bytes are kept. Counts a refusal.
     pub(crate) fn may_park(&mut self, bytes: usize) -> bool {
         let limits = &self.config.limits;
         let size = bytes.saturating_add(core::mem::size_of::<Parked>());
@@ -181,8 +181,8 @@ impl Engine {
         fits
     }
 
-    /// Whether one more request that came by `flow` may wait for credentials. A source with made-up user names must not
-    /// keep all others from the database. Counts the refusal.
+    /// Whether one more request that came by `flow` may wait for credentials. A source with made-up user
+    /// names must not keep all others from the database. Counts a refusal.
     pub(crate) fn may_ask_for(&mut self, flow: &Flow) -> bool {
         let most = (self.config.limits.parked_requests / SOURCE_SHARE).max(SOURCE_LEAST);
         let source = Source::of(flow.remote.ip());
@@ -231,7 +231,7 @@ impl Engine {
         self.waiting.names.contains_key(&self.key_of(name, kind))
     }
 
-    /// The key of a look-up. Peers choose the names, so it is a keyed hash.
+    /// The key of a look-up: a keyed hash, since peers choose the names.
     fn key_of(&self, name: &[u8], kind: RecordKind) -> u128 {
         self.secrets.map_key([name, &[kind as u8]])
     }
@@ -243,7 +243,7 @@ impl Engine {
         }
     }
 
-    /// Makes a request wait for these records, with others that do if there are any.
+    /// Makes a request wait for these records, together with other requests that wait for them.
     pub(crate) fn wait_for_name(&mut self, name: Box<[u8]>, kind: RecordKind, parked: Parked) {
         if let Err(parked) = self.join_resolve(&name, kind, parked) {
             let purpose = Purpose::Resolve {
@@ -267,7 +267,7 @@ impl Engine {
         }
     }
 
-    /// Joins a look-up of this name that is under way. Gives the request back if there is none.
+    /// Joins a look-up of this name that is under way. Returns the request if there is none.
     fn join_resolve(&mut self, name: &[u8], kind: RecordKind, parked: Parked) -> Result<(), Parked> {
         let key = self.waiting.names.get(&self.key_of(name, kind)).copied();
         let open = key.and_then(|key| self.waiting.open.get_mut(key));
@@ -284,7 +284,7 @@ impl Engine {
         Err(parked)
     }
 
-    /// Takes a query out, because it has its result or its deadline passed.
+    /// Removes a query that has its result or whose deadline has passed.
     pub(crate) fn take_question(&mut self, id: QueryId) -> Option<Purpose> {
         let open = self.waiting.open.remove(slab_key(id)?)?;
         if let Some(timer) = open.timer {
@@ -300,7 +300,7 @@ impl Engine {
     }
 }
 
-/// The requests that wait for this, and the bytes held for them.
+/// The number of requests that wait for this query, and the bytes held for them.
 fn weight(purpose: &Purpose) -> (usize, usize) {
     match purpose {
         Purpose::Credentials(parked) => (1, parked.size()),
