@@ -39,20 +39,20 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                             +------------+
 /// ```
 ///
-/// Beside the figure: the transaction user may abandon it (§9.1), and failures of the transport are
-/// ignored in Proceeding and Accepted. Nothing is sent there, so that a failure can only concern a
+/// Beside the figure: the transaction user may abandon the transaction (§9.1), and failures of the transport
+/// are ignored in Proceeding and Accepted. Nothing is sent in these states. So a failure can only concern a
 /// copy of the INVITE that no longer matters, as the peer has responded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InviteClient {
     state: State,
-    /// Times that the INVITE was sent again.
+    /// Times that the INVITE was retransmitted.
     resent: u8,
 }
 
 /// The state of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Sent, no response yet.
+    /// The INVITE was sent, and no response has come.
     Calling,
     /// A provisional response came.
     Proceeding,
@@ -60,7 +60,7 @@ pub enum State {
     Completed,
     /// A 2xx came: more are passed up.
     Accepted,
-    /// Over.
+    /// The transaction is over.
     Terminated,
 }
 
@@ -96,7 +96,7 @@ impl InviteClient {
         }
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub fn handle(&mut self, event: Event, ctx: &MachineContext, sink: &mut impl Sink) {
         match (self.state, event) {
             // §17.1.1.2: "the client transaction MUST retransmit the request ... and MUST reset
@@ -134,7 +134,7 @@ impl InviteClient {
                 sink.effect(Effect::Start(Timer::M, ctx.time_out()));
                 self.state = State::Accepted;
             }
-            // §17.1.1.2: the ACK is this transaction's; then wait D for retransmissions.
+            // §17.1.1.2: this transaction sends the ACK; then it waits D for retransmissions.
             (State::Calling | State::Proceeding, Event::Failure) => {
                 sink.effect(Effect::SendAck);
                 sink.effect(Effect::PassToUser(Passed::Response));
@@ -149,7 +149,7 @@ impl InviteClient {
                 self.terminate(sink);
             }
             (State::Proceeding, Event::Abandon) => self.terminate(sink),
-            // §17.1.1.2: acknowledged again, not passed up.
+            // §17.1.1.2: the response is acknowledged again, not passed up.
             (State::Completed, Event::Failure) => sink.effect(Effect::SendAck),
             // §17.1.1.2 (Figure 5): the ACK could not be sent.
             (State::Completed, Event::TransportError) => {
@@ -171,12 +171,12 @@ impl InviteClient {
         self.state
     }
 
-    /// Whether it is over.
+    /// Whether the transaction is over.
     pub const fn is_terminated(&self) -> bool {
         matches!(self.state, State::Terminated)
     }
 
-    /// Timer D is zero on reliable transports (§17.1.1.2): nothing is waited for.
+    /// Completes the transaction. Timer D is zero on reliable transports (§17.1.1.2): nothing is waited for.
     fn complete(&mut self, ctx: &MachineContext, sink: &mut impl Sink) {
         if ctx.reliable {
             self.terminate(sink);

@@ -38,10 +38,10 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                                 +------------------+
 /// ```
 ///
-/// Towards a source that may be spoofed ([`MachineContext::source_unverified`]) no more responses leave than
-/// INVITEs came. So there is no 1xx, and timer G does not run. The INVITE is repeated as long as it
-/// has no response, and for each copy the final one is sent again. The callee repeats a 2xx; it
-/// passes when a copy came since the last one.
+/// No more responses leave than INVITEs came, if the source may be spoofed
+/// ([`MachineContext::source_unverified`]). So there is no 1xx, and timer G does not run. The client repeats
+/// the INVITE as long as it has no response, and for each copy the final response is sent again. The callee
+/// repeats a 2xx, which passes if a copy of the INVITE came since the last 2xx.
 ///
 /// The 100 (Trying) "unless it knows that the TU will generate a provisional or final response within
 /// 200 ms" (§17.2.1) has no timer here: the proxy sends it as soon as it knows that it will not
@@ -51,9 +51,9 @@ pub struct InviteServer {
     state: State,
     /// In Proceeding: whether there is a provisional response to send again.
     responded: bool,
-    /// Times the final response was sent again by timer G.
+    /// Times that timer G sent the final response again.
     resent: u8,
-    /// An INVITE came since the last response left; counts only if the source may be spoofed.
+    /// Whether an INVITE came since the last response left; it counts only if the source may be spoofed.
     credit: bool,
 }
 
@@ -64,11 +64,11 @@ pub enum State {
     Proceeding,
     /// A 3xx to 6xx was sent: it is repeated until the ACK comes.
     Completed,
-    /// The ACK came: more of them are absorbed.
+    /// The ACK came: more ACKs are absorbed.
     Confirmed,
     /// A 2xx was sent: retransmitted INVITEs are absorbed, more 2xx let through.
     Accepted,
-    /// Over.
+    /// The transaction is over.
     Terminated,
 }
 
@@ -104,7 +104,7 @@ impl InviteServer {
         }
     }
 
-    /// Takes one event.
+    /// Handles one event.
     #[inline]
     pub fn handle(&mut self, event: Event, ctx: &MachineContext, sink: &mut impl Sink) {
         match (self.state, event) {
@@ -179,7 +179,7 @@ impl InviteServer {
         self.state
     }
 
-    /// Whether it is over.
+    /// Whether the transaction is over.
     pub const fn is_terminated(&self) -> bool {
         matches!(self.state, State::Terminated)
     }

@@ -67,14 +67,14 @@ pub struct MachineContext {
     pub t2: Millis,
     /// Longest time that a message stays in the network.
     pub t4: Millis,
-    /// Nothing is retransmitted, and nothing waits for retransmissions.
+    /// Whether the transport is reliable: nothing is retransmitted, and nothing waits for retransmissions.
     pub reliable: bool,
-    /// The source address may be spoofed: for each datagram that comes no more than one leaves, and
-    /// nothing is repeated unless the request is (server transactions only).
+    /// Whether the source address may be spoofed (server transactions only). If so, for each datagram that
+    /// comes no more than one leaves, and nothing is repeated unless the request is.
     pub source_unverified: bool,
 }
 
-/// Timer D is at least this on unreliable transports (§17.1.1.2), however small T1 is.
+/// The shortest timer D on unreliable transports (§17.1.1.2), however small T1 is.
 const SHORTEST_D: Millis = Millis(32_000);
 
 impl MachineContext {
@@ -94,8 +94,8 @@ impl MachineContext {
         Millis(self.t1.0.saturating_mul(64))
     }
 
-    /// Timer D on unreliable transports: at least 32 s, and as long as the server's timer H,
-    /// which it answers to.
+    /// Timer D on unreliable transports: at least 32 s, and at least as long as the server's timer H, to
+    /// which it corresponds.
     pub fn d(&self) -> Millis {
         self.time_out().max(SHORTEST_D)
     }
@@ -111,9 +111,9 @@ impl MachineContext {
         self.doubled(times).min(self.t2)
     }
 
-    /// Time until a client's timer E is first reset to T2 (3.5 s with the default values): the
-    /// earliest a 100 may go to a non-INVITE request on an unreliable transport, and the latest
-    /// it must go on any, if no other response has (RFC 4320 §4.1).
+    /// The time until a client's timer E is first reset to T2 (3.5 s with the default values). On an
+    /// unreliable transport a 100 to a non-INVITE request may go no earlier. On any transport it must go by
+    /// then, if no other response has (RFC 4320 §4.1).
     pub fn trying_delay(&self) -> Millis {
         let mut interval = self.t1.0.max(1);
         let mut sum = interval;
@@ -132,13 +132,13 @@ pub enum Effect {
     SendRequest,
     /// Send the request again, the same bytes.
     ResendRequest,
-    /// Make (or take the one made before) the ACK to the response at hand, a 3xx to 6xx, and
-    /// send it (§17.1.1.3).
+    /// Make the ACK to the response at hand, a 3xx to 6xx, or take the one made before, and send it
+    /// (§17.1.1.3).
     SendAck,
     /// Send the response at hand, which the transaction user gave, and keep it for
     /// [`Effect::ResendResponse`].
     SendResponse,
-    /// Make and send a 100 (Trying), and keep it for [`Effect::ResendResponse`].
+    /// Make and send a 100 (Trying), which [`Effect::ResendResponse`] sends again.
     SendTrying,
     /// Send the most recent response again, the same bytes.
     ResendResponse,
@@ -152,7 +152,7 @@ pub enum Effect {
     Terminated,
 }
 
-/// What a transaction passes to the transaction user.
+/// The message of a transaction to its transaction user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     /// The request that made this server transaction.
@@ -167,7 +167,7 @@ pub enum Passed {
     TransportFailed,
 }
 
-/// Takes effects. Implemented by the owner of the machines.
+/// The receiver of effects, which the owner of the machines implements.
 pub trait Sink {
     /// Carries out `effect`, or notes it; effects of one event come in order.
     fn effect(&mut self, effect: Effect);

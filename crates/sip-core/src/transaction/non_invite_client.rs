@@ -39,20 +39,20 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonInviteClient {
     state: State,
-    /// Times the request was sent again.
+    /// Times that the request was retransmitted.
     resent: u8,
 }
 
 /// The state of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Sent, no response yet.
+    /// The request was sent, and no response has come.
     Trying,
     /// A provisional response came.
     Proceeding,
     /// A final response came: its retransmissions are absorbed.
     Completed,
-    /// Over.
+    /// The transaction is over.
     Terminated,
 }
 
@@ -83,7 +83,7 @@ impl NonInviteClient {
         }
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub fn handle(&mut self, event: Event, ctx: &MachineContext, sink: &mut impl Sink) {
         match (self.state, event) {
             // §17.1.2.2: "reset with a value of MIN(2*T1, T2)", and so on.
@@ -138,7 +138,7 @@ impl NonInviteClient {
         self.state
     }
 
-    /// Whether it is over.
+    /// Whether the transaction is over.
     pub const fn is_terminated(&self) -> bool {
         matches!(self.state, State::Terminated)
     }

@@ -41,8 +41,8 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                              +------------+
 /// ```
 ///
-/// RFC 4320 leaves the transaction user two responses fewer: no provisional one but 100 (§4.1), and
-/// no 408 (§4.2): instead of a 408, it abandons the transaction. An abandoned one still absorbs
+/// RFC 4320 takes two responses from the transaction user: a provisional one other than 100 (§4.1), and a 408
+/// (§4.2), instead of which it abandons the transaction. An abandoned transaction still absorbs
 /// retransmissions: as new requests they would be sent on a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonInviteServer {
@@ -60,7 +60,7 @@ pub enum State {
     Completed,
     /// There will be no response: retransmissions are absorbed.
     Abandoned,
-    /// Over.
+    /// The transaction is over.
     Terminated,
 }
 
@@ -89,12 +89,12 @@ impl NonInviteServer {
         Self { state: State::Trying }
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub fn handle(&mut self, event: Event, ctx: &MachineContext, sink: &mut impl Sink) {
         match (self.state, event) {
-            // RFC 4320 §4.1: "MUST respond ... with a Status-Code of 100 if it has not otherwise
-            // responded", whatever the transport.
-            // One whose source is unverified waits for the next copy with it.
+            // RFC 4320 §4.1: "MUST respond ... with a Status-Code of 100 if it has not otherwise responded",
+            // whatever the transport. If the source is unverified, the 100 waits for the next copy of the
+            // request.
             (State::Trying, Event::Timer(Timer::Trying)) => {
                 if !ctx.source_unverified {
                     sink.effect(Effect::SendTrying);
@@ -139,19 +139,19 @@ impl NonInviteServer {
         self.state
     }
 
-    /// Whether it is over.
+    /// Whether the transaction is over.
     pub const fn is_terminated(&self) -> bool {
         matches!(self.state, State::Terminated)
     }
 
-    /// Timer Trying runs in Trying only.
+    /// Stops timer Trying, which runs in Trying only.
     fn stop_trying(&self, sink: &mut impl Sink) {
         if self.state == State::Trying {
             sink.effect(Effect::Stop(Timer::Trying));
         }
     }
 
-    /// §17.2.2: J, zero on reliable transports.
+    /// Waits J for copies of the request (§17.2.2); zero on reliable transports.
     fn wait_for_copies(&mut self, state: State, ctx: &MachineContext, sink: &mut impl Sink) {
         if ctx.reliable {
             self.terminate(sink);

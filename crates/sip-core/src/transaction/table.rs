@@ -1,8 +1,9 @@
 //! The transactions of one worker: slots with generations, and the indexes by which messages
 //! find them (RFC 3261 §17.1.3, §17.2.3).
 //!
-//! A message finds its transaction by a 128-bit keyed hash of what the RFC says identifies one, so a peer can
-//! neither choose hashes that collide nor guess one. Inside a worker a key names a transaction: its slot and generation.
+//! A message finds its transaction by a 128-bit keyed hash of the fields that identify one by the RFC. So a
+//! peer can neither choose hashes that collide nor guess one. Inside a worker a key names a transaction: its
+//! slot and generation.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -41,13 +42,14 @@ pub enum ClientMachine {
     NonInvite(NonInviteClient),
 }
 
-/// A server transaction: what it needs until it ends, and beside it what it needs until its final
-/// response. Of those that wait for retransmissions there are a hundred for each of the others.
+/// A server transaction: the part that it needs until it ends, and beside it the part that it needs until its
+/// final response. For each transaction without a final response there are a hundred that wait for
+/// retransmissions.
 #[derive(Debug)]
 pub struct Server<U> {
-    /// The hash by which messages find it.
+    /// The hash by which messages find the transaction.
     hash: [u64; 2],
-    /// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
+    /// The flow that responses go to (RFC 3261 §18.2.2, RFC 3581 §4).
     pub reply_to: Flow,
     /// The last response, for retransmissions; empty if none is needed ([`Table::keep_response`]).
     pub response: Box<[u8]>,
@@ -55,24 +57,24 @@ pub struct Server<U> {
     request_bytes: u32,
     /// The timer that retransmits, and the one that ends.
     pub timers: [Option<TimerId>; 2],
-    /// `None` once a final response was sent.
+    /// The part for the time until the final response; `None` once that was sent.
     pub live: Option<Box<Live<U>>>,
-    /// Its machine.
+    /// The machine of the transaction.
     pub machine: ServerMachine,
-    /// Its source is not verified: [`super::MachineContext::source_unverified`].
+    /// Whether the source is unverified: [`super::MachineContext::source_unverified`].
     pub source_unverified: bool,
 }
 
-/// The part of a server transaction that is needed until its final response. `U` is what the
-/// transaction user keeps.
+/// The part of a server transaction that is needed until its final response. `U` is the state of the
+/// transaction user.
 #[derive(Debug)]
 pub struct Live<U> {
-    /// Where the request came from.
+    /// The flow that the request came by.
     pub source: Flow,
     /// The request as received.
     pub request: Vec<u8>,
-    /// Bytes of targets and responses that the transaction user keeps beside, in [`Table::bytes`]
-    /// ([`Table::count_kept`]).
+    /// Bytes of targets and responses that the transaction user keeps for this request, counted in
+    /// [`Table::bytes`] ([`Table::count_kept`]).
     pub(crate) kept_bytes: u32,
     /// The state of the transaction user.
     pub user: U,
@@ -106,7 +108,7 @@ impl ServerMachine {
         matches!(self, Self::Invite(_))
     }
 
-    /// Whether the request is an INVITE with a 2xx (RFC 6026 §7.1).
+    /// Whether the request is an INVITE that got a 2xx (RFC 6026 §7.1).
     pub const fn is_accepted(&self) -> bool {
         matches!(self, Self::Invite(machine) if matches!(machine.state(), invite_server::State::Accepted))
     }
@@ -131,7 +133,7 @@ impl ClientMachine {
         matches!(self, Self::Invite(machine) if matches!(machine.state(), invite_client::State::Proceeding))
     }
 
-    /// Whether a final response has come and its copies are awaited; of an INVITE other than a 2xx.
+    /// Whether a final response has come and its copies are awaited. For an INVITE a 2xx does not count.
     pub const fn is_completed(&self) -> bool {
         match self {
             Self::Invite(machine) => matches!(machine.state(), invite_client::State::Completed),
@@ -139,7 +141,7 @@ impl ClientMachine {
         }
     }
 
-    /// Whether it is over.
+    /// Whether the transaction is over.
     pub const fn is_terminated(&self) -> bool {
         match self {
             Self::Invite(machine) => machine.is_terminated(),
@@ -148,7 +150,7 @@ impl ClientMachine {
     }
 }
 
-/// A hash in two halves: it need not be aligned like one.
+/// A hash in two halves, which need not be aligned like the whole.
 const fn halves(hash: u128) -> [u64; 2] {
     [hash as u64, (hash >> 64) as u64]
 }
@@ -156,15 +158,16 @@ const fn halves(hash: u128) -> [u64; 2] {
 /// A client transaction.
 #[derive(Debug)]
 pub struct Client<U> {
-    /// The hash by which messages find it.
+    /// The hash by which messages find the transaction.
     hash: [u64; 2],
-    /// Its machine.
+    /// The machine of the transaction.
     pub machine: ClientMachine,
-    /// Where the request went.
+    /// The flow that the request went by.
     pub to: Flow,
     /// The request as sent; after a 3xx to 6xx to an INVITE, its ACK ([`Table::keep_request`]).
     pub request: Box<[u8]>,
-    /// Its bytes counted in [`Table::bytes`]; it may be out for a moment.
+    /// Bytes of the request that are counted in [`Table::bytes`]; the request itself may be taken out for a
+    /// moment.
     request_bytes: u32,
     /// The timer that retransmits, and the one that ends.
     pub timers: [Option<TimerId>; 2],
@@ -186,14 +189,13 @@ impl<U> Client<U> {
         }
     }
 
-    /// The hash by which messages find it: of an INVITE the number in its branch.
+    /// The hash by which messages find the transaction; for an INVITE the number in its branch.
     pub const fn hash(&self) -> u128 {
         self.hash[0] as u128 | (self.hash[1] as u128) << 64
     }
 }
 
-/// The timer place, of a transaction's two, that a timer takes: those that can run together never
-/// share one.
+/// The place, of a transaction's two, that a timer takes: timers that can run together never share one.
 pub const fn timer_place(timer: Timer) -> usize {
     match timer {
         Timer::A | Timer::E | Timer::G | Timer::Trying => 0,
@@ -210,7 +212,7 @@ pub const fn timer_place(timer: Timer) -> usize {
     }
 }
 
-/// An index entry: part of the hash stands beside the slot, so that growing touches no transaction.
+/// An index entry: part of the hash stands beside the slot, so that a growing table touches no transaction.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
@@ -223,7 +225,7 @@ impl Entry {
     }
 }
 
-/// The table's hash of what an entry keeps of one: the table wants its upper bits as well.
+/// The table's hash of the part that an entry keeps: the table needs random upper bits as well.
 const fn spread(hash: u32) -> u64 {
     (hash as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -235,11 +237,11 @@ pub struct Table<S, C> {
     clients: Slab<Client<C>>,
     server_index: HashTable<Entry>,
     client_index: HashTable<Entry>,
-    /// Bytes of the messages that they hold.
+    /// Bytes of the messages that the transactions hold.
     bytes: usize,
 }
 
-/// A message's length, as it is counted.
+/// The length of a message as it is counted.
 fn counted(message: &[u8]) -> u32 {
     u32::try_from(message.len()).unwrap_or(u32::MAX)
 }
@@ -256,14 +258,14 @@ impl<S, C> Default for Table<S, C> {
     }
 }
 
-/// What stands in an index: any part of a keyed hash is a good table hash.
+/// The part of a hash that stands in an index: any part of a keyed hash is a good table hash.
 const fn part(hash: [u64; 2]) -> u32 {
     hash[0] as u32
 }
 
-/// An index that has become this many times too large is made anew.
+/// The factor by which an index may be too large before it is made anew.
 const SPARSE: usize = 16;
-/// One of this size is never too large.
+/// The capacity up to which an index is never too large.
 const SMALL: usize = 1 << 14;
 
 fn index(table: &mut HashTable<Entry>, hash: [u64; 2], slot: u32) {
@@ -281,12 +283,12 @@ fn unindex(table: &mut HashTable<Entry>, hash: [u64; 2], slot: u32) {
 }
 
 impl<S, C> Table<S, C> {
-    /// Server transactions held.
+    /// The number of server transactions held.
     pub fn servers(&self) -> usize {
         self.servers.len()
     }
 
-    /// Client transactions held.
+    /// The number of client transactions held.
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
@@ -312,7 +314,7 @@ impl<S, C> Table<S, C> {
         self.clients.at(entry.slot).map(|(key, _)| ClientKey(key))
     }
 
-    /// Takes a server transaction in.
+    /// Inserts a server transaction.
     pub fn insert_server(&mut self, mut server: Server<S>) -> ServerKey {
         let hash = server.hash;
         server.request_bytes = server.live.as_ref().map_or(0, |live| counted(&live.request));
@@ -322,7 +324,7 @@ impl<S, C> Table<S, C> {
         ServerKey(key)
     }
 
-    /// Takes a client transaction in.
+    /// Inserts a client transaction.
     pub fn insert_client(&mut self, mut client: Client<C>) -> ClientKey {
         let hash = client.hash;
         client.request_bytes = counted(&client.request);
@@ -337,8 +339,8 @@ impl<S, C> Table<S, C> {
         self.bytes = (self.bytes + more).saturating_sub(less);
     }
 
-    /// Keeps a response for retransmission. Returns `false`, without keeping it, if all would take
-    /// more than `most` bytes then.
+    /// Keeps a response for retransmission. If all messages would take more than `most` bytes with it, it is
+    /// not kept, and `false` is returned.
     #[must_use]
     pub fn keep_response(&mut self, key: ServerKey, text: &[u8], most: usize) -> bool {
         let Some(server) = self.servers.get_mut(key.0) else {
@@ -353,7 +355,8 @@ impl<S, C> Table<S, C> {
         true
     }
 
-    /// Takes out what a server transaction needed until its final response, and what it sent before.
+    /// Removes the part of a server transaction that was needed until its final response, and the response
+    /// sent before.
     pub fn settle(&mut self, key: ServerKey) -> Option<(Box<Live<S>>, bool)> {
         let server = self.servers.get_mut(key.0)?;
         let mut live = server.live.take()?;
@@ -365,7 +368,7 @@ impl<S, C> Table<S, C> {
         Some((live, is_invite))
     }
 
-    /// Notes that the transaction user keeps so many bytes for this request, and no others any more.
+    /// Sets the number of bytes that the transaction user keeps for this request.
     pub(crate) fn count_kept(&mut self, key: ServerKey, bytes: usize) {
         if let Some(live) = self.live_mut(key) {
             let now = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -374,7 +377,7 @@ impl<S, C> Table<S, C> {
         }
     }
 
-    /// Bytes that are held, but for what the transaction user keeps for this request.
+    /// The bytes held, without those that the transaction user keeps for this request.
     pub(crate) fn bytes_beside_kept(&self, key: ServerKey) -> usize {
         let kept = self.live(key).map_or(0, |live| live.kept_bytes as usize);
         self.bytes.saturating_sub(kept)
@@ -390,8 +393,8 @@ impl<S, C> Table<S, C> {
         }
     }
 
-    /// The same, unless it makes what is held more, and more than `most` bytes. Then `before` stays
-    /// in its place, and `false` is returned.
+    /// Sets the message that a client transaction sends again, if there is room. If the message is longer and
+    /// all would take more than `most` bytes with it, `before` stays in its place, and `false` is returned.
     #[must_use]
     pub fn keep_request_within(
         &mut self,
@@ -442,7 +445,7 @@ impl<S, C> Table<S, C> {
         self.clients.get_mut(key.0)
     }
 
-    /// Takes a server transaction out.
+    /// Removes a server transaction.
     pub fn remove_server(&mut self, key: ServerKey) -> Option<Server<S>> {
         let mut server = self.servers.remove(key.0)?;
         unindex(&mut self.server_index, server.hash, key.0.slot);
@@ -455,7 +458,7 @@ impl<S, C> Table<S, C> {
         Some(server)
     }
 
-    /// Takes a client transaction out.
+    /// Removes a client transaction.
     pub fn remove_client(&mut self, key: ClientKey) -> Option<Client<C>> {
         let client = self.clients.remove(key.0)?;
         unindex(&mut self.client_index, client.hash, key.0.slot);

@@ -81,8 +81,8 @@ pub(crate) fn source_unverified() -> MachineContext {
     }
 }
 
-/// The table has one row for every state but the last (Terminated), event and kind of transport,
-/// and the machine does what it says; other machines' timers, and all events once it is over, do
+/// Checks that a machine does what its table says. The table has one row for every state but the last
+/// (Terminated), event and kind of transport. Other machines' timers, and all events after the end, do
 /// nothing.
 pub(crate) fn check_table<M: Machine>(table: &[Row<M::State, M::Event>]) {
     let (terminated, states) = M::STATES.split_last().unwrap();
@@ -176,8 +176,8 @@ impl Running {
     }
 }
 
-/// Over any run of events and of timers that run: no timer is started twice, stopped in vain or
-/// left behind, and Terminated comes once and last.
+/// Checks any run of events and of timers that run: no timer is started twice, stopped in vain or left
+/// behind, and Terminated comes once and last.
 pub(crate) fn check_timers<M: Machine>() {
     let runs = (
         any::<bool>(),
@@ -208,8 +208,8 @@ pub(crate) fn check_timers<M: Machine>() {
         .unwrap();
 }
 
-/// Runs a machine on an unreliable transport with nothing but its timers, until it is over or nothing
-/// is left to wait for. Returns when (ms) it had one of `effects`.
+/// Runs a machine on an unreliable transport with its timers alone, until it is over or no timer runs.
+/// Returns the times, in milliseconds, of its `effects`.
 pub(crate) fn times_of<M: Machine>(effects: &[Effect]) -> Vec<u32> {
     times_from(M::start, effects)
 }
