@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use sip_message::SipUri;
 use sip_message::chars::hex_value;
 
-/// Appends the canonical address-of-record of `uri` in `domain` (canonical name, lower case; its
-/// aliases are the caller's to resolve): the user part with its escapes undone, as it is in case,
-/// `@`, and the domain. Scheme, password, port, parameters and headers do not count
-/// (RFC 3261 §10.3 step 5). An `@` in the user part is no ambiguity: a domain holds none.
+/// Appends the canonical address-of-record of `uri` in `domain`: the user part, unescaped and with its case
+/// kept, `@`, and the domain. `domain` is a canonical name in lower case; the caller resolves its aliases.
+/// Scheme, password, port, parameters and headers do not count (RFC 3261 §10.3 step 5). An `@` in the user
+/// part is no ambiguity: a domain holds none.
 ///
-/// `false`, and nothing appended, if there is no user part.
+/// Returns `false`, and appends nothing, if there is no user part.
 #[must_use]
 pub fn canonical_aor(uri: &SipUri<'_>, domain: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(user) = uri.user else { return false };
@@ -21,7 +21,7 @@ pub fn canonical_aor(uri: &SipUri<'_>, domain: &[u8], out: &mut Vec<u8>) -> bool
     true
 }
 
-/// User part and domain of a canonical address-of-record; without an `@` all of it is the domain.
+/// User part and domain of a canonical address-of-record; without an `@` the whole is the domain.
 pub fn parts(aor: &[u8]) -> (&[u8], &[u8]) {
     let at = aor.iter().rposition(|c| *c == b'@');
     match at.and_then(|at| aor.split_at_checked(at)) {
@@ -30,7 +30,8 @@ pub fn parts(aor: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Appends `text` with each `%HH` made the byte that it stands for; what only looks like one stays.
+/// Appends `text` with each `%HH` made the byte that it stands for. A `%` without two hexadecimal digits
+/// stays.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let [first, tail @ ..] = rest {
@@ -46,7 +47,7 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a user part as it may stand in a SIP URI: what may not stand there bare is escaped
+/// Appends a user part as it may stand in a SIP URI: characters that may not stand there bare are escaped
 /// (RFC 3261 §25.1 `user`). The inverse of [`unescape`].
 pub fn escape_user(user: &[u8], out: &mut Vec<u8>) {
     for &c in user {

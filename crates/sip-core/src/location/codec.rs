@@ -1,5 +1,5 @@
-//! The binary form of an address-of-record's bindings: what stores keep and what the in-memory
-//! [`super::shard`] holds.
+//! The binary form of an address-of-record's bindings, in which stores and the in-memory [`super::shard`]
+//! keep them.
 //!
 //! ```text
 //! record  = format(1 byte: 2) version(varint) count(varint) binding*
@@ -9,7 +9,7 @@
 //!           conn(1: 0 or 1) [worker slot generation]    (varints)
 //! ```
 //!
-//! `age` is the record's version less [`Binding::updated`]: 0 for a phone alone. Format 1, which
+//! `age` is the record's version less [`Binding::updated`]: 0 for the only phone of a record. Format 1, which
 //! journals of earlier versions may hold, had no `age`; there the order tells which binding is more recent.
 //!
 //! Varints are little-endian groups of 7 bits (LEB128). Every record has one encoding: longer
@@ -29,16 +29,16 @@ use crate::transport::{Flow, Proof, Transport};
 
 /// The format written by this version of the program.
 const FORMAT: u8 = 2;
-/// Without ages; read, never written.
+/// The earlier format, without ages: it is read, and never written.
 const FORMAT_WITHOUT_AGE: u8 = 1;
 
-/// Bytes of the shortest binding of any format: bounds what a count may promise.
+/// Bytes of the shortest binding of any format, which bound a record's count of bindings.
 const MIN_BINDING: usize = 5 + 4 + 1 + 1 + 1 + 4 + 1 + 1;
 
-/// Why bytes are not a record.
+/// The error for bytes that are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecError {
-    /// Written by another version of the program: its format number.
+    /// The record was written by another version of the program, with this format number.
     UnknownFormat(u8),
     /// The bytes end too early.
     Truncated,
@@ -76,7 +76,7 @@ pub fn encode(record: &AorRecord, out: &mut Vec<u8>) {
 /// Reads a whole record.
 ///
 /// # Errors
-/// Any bytes that [`encode`] does not write, and never wrote in an earlier format.
+/// An error for any bytes that [`encode`] does not write, and never wrote in an earlier format.
 pub fn decode(bytes: &[u8]) -> Result<AorRecord, CodecError> {
     let record = RecordRef::new(bytes)?;
     let mut bindings = Vec::with_capacity(record.len());
@@ -107,7 +107,7 @@ impl<'a> RecordRef<'a> {
     /// Reads the record's head.
     ///
     /// # Errors
-    /// An unknown format, or bytes too short for their own count of bindings.
+    /// An error for an unknown format, or for bytes too short for their own count of bindings.
     pub fn new(bytes: &'a [u8]) -> Result<Self, CodecError> {
         let mut reader = Reader(bytes);
         let format = reader.byte()?;
@@ -142,7 +142,7 @@ impl<'a> RecordRef<'a> {
         self.count == 0
     }
 
-    /// The bindings in their order ([`AorRecord::bindings`]): best `q` first. After an error there is no more.
+    /// The bindings in their order ([`AorRecord::bindings`]): best `q` first. An error ends the iteration.
     pub const fn bindings(&self) -> Bindings<'a> {
         Bindings {
             record: *self,
@@ -171,7 +171,7 @@ impl<'a> Iterator for Bindings<'a> {
             count,
             ..
         } = self.record;
-        // Where no age is written, those behind are older.
+        // If no age is written, later bindings are older.
         let age = (format == FORMAT_WITHOUT_AGE).then(|| (count - self.left - 1) as u64);
         let binding = self.reader.binding(version, age);
         if binding.is_err() {
@@ -207,8 +207,8 @@ impl BindingRef<'_> {
         !self.instance.is_empty() && self.instance == other.instance
     }
 
-    /// Whether its flow is the only way to it: it registered as a flow (RFC 5626 §4.2, §4.3), or is a
-    /// WebSocket client, whose Contact names no host (RFC 7118 §5).
+    /// Whether the flow is the only way to the binding: it registered as a flow (RFC 5626 §4.2, §4.3), or is
+    /// a WebSocket client, whose Contact names no host (RFC 7118 §5).
     pub fn is_flow(&self) -> bool {
         let ob = || {
             may_have_ob(self.contact)
@@ -217,7 +217,7 @@ impl BindingRef<'_> {
         matches!(self.received.transport, Transport::Ws | Transport::Wss) || self.reg_id != 0 || ob()
     }
 
-    /// Whether it is a flow that has gone: no phone can be reached by it.
+    /// Whether the binding is a flow that has gone: no phone can be reached by it.
     pub fn is_lost(&self) -> bool {
         self.received.transport.is_reliable() && self.received.conn.is_none() && self.is_flow()
     }
@@ -240,7 +240,7 @@ impl BindingRef<'_> {
     }
 }
 
-/// Whether a Contact may have the parameter `ob` (RFC 5626 §4.3): a quick look before it is read.
+/// Whether a Contact may have the parameter `ob` (RFC 5626 §4.3): a quick test before the Contact is parsed.
 pub(crate) fn may_have_ob(contact: &[u8]) -> bool {
     memchr::memchr_iter(b';', contact)
         .filter_map(|at| contact.get(at + 1..at + 3))
@@ -360,7 +360,7 @@ impl<'a> Reader<'a> {
         T::try_from(self.varint()?).map_err(|_| CodecError::BadValue(field))
     }
 
-    /// One binding of a record of this version; `age`: where none is written.
+    /// Reads one binding of a record of this version. `age`: the age if none is written.
     fn binding(&mut self, version: u64, age: Option<u64>) -> Result<BindingRef<'a>, CodecError> {
         let contact = self.bytes()?;
         let path = self.bytes()?;
@@ -425,7 +425,7 @@ impl<'a> Reader<'a> {
             listener,
             remote,
             conn,
-            // Its phone showed it when it registered.
+            // A proof is not stored: the phone gave it when it registered.
             proof: Proof::None,
         })
     }

@@ -1,22 +1,20 @@
-//! When records are to be looked at because a binding of theirs ends: a ring of buckets, each a
-//! list of slot numbers that ends within the same seconds.
+//! The times at which records are due for a look because a binding ends. It is a ring of buckets, each a list
+//! of slot numbers that end within the same seconds.
 //!
-//! Filing, taking out and finding what is due cost O(1); nothing that is not due is looked at. The
-//! lists are linked both ways by slot number, so that a slot stands in one bucket at most and
-//! leaves it without being searched for: no garbage, whatever a peer registers and removes.
+//! Filing a slot, removing one and finding a due one cost O(1); slots that are not due are not looked at. The
+//! lists are linked both ways by slot number. So a slot stands in one bucket at most and is removed without a
+//! search: no garbage, whatever a peer registers and removes.
 //!
-//! A refresh moves nothing: a slot that is filed already stays where it is when its end moves
-//! further away. It comes up at its old end, is looked at once and filed at the new one. So each
-//! look that finds nothing to remove is paid by a refresh at least (or by an end beyond the ring's
-//! horizon, once each 8,192 s), and a phone that refreshes at half its time is looked at once in
-//! two refreshes.
+//! A refresh moves nothing: a filed slot stays where it is when its end moves further away. At its old end
+//! the slot is looked at once and filed at the new one. So each look that finds nothing to remove is paid by
+//! at least one refresh (or by an end beyond the ring's horizon, once each 8,192 s). A phone that refreshes
+//! at half its time is looked at once in two refreshes.
 
 use alloc::vec::Vec;
 
-/// Seconds of one bucket: what has ended is in memory this much longer, at most (no look-up finds
-/// it).
+/// Seconds of one bucket. An ended binding is in memory this much longer, at most (no look-up finds it).
 const BUCKET_S: u64 = 16;
-/// Buckets. The horizon is 8,192 s: beyond the longest registration that is granted by default.
+/// The number of buckets. The horizon is 8,192 s: beyond the longest registration that is granted by default.
 const BUCKETS: usize = 512;
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -36,19 +34,19 @@ const UNFILED: Link = Link {
     bucket: NONE,
 };
 
-/// The ring. Slots are numbered by the caller, from 0.
+/// The ring. The caller numbers the slots, from 0.
 #[derive(Debug)]
 pub(super) struct ExpiryRing {
-    /// First slot of each bucket; empty until something is filed.
+    /// The first slot of each bucket; empty until a slot is filed.
     heads: Vec<u32>,
     links: Vec<Link>,
-    /// The bucket that is due next: everything filed lies in it or in the `BUCKETS - 1` after it.
+    /// The bucket that is due next: all filed slots lie in it or in the `BUCKETS - 1` after it.
     at: u32,
 }
 
 /// The bucket of a wall clock second.
 const fn bucket_of(unix_s: u64) -> u32 {
-    // All sums stay below `NONE`; from the year 4147 on everything lands in the last.
+    // All sums stay below `NONE`; from the year 4147 on all ends land in the last bucket.
     const LAST: u32 = NONE - 2 * BUCKETS as u32;
     let bucket = unix_s / BUCKET_S;
     if bucket < LAST as u64 { bucket as u32 } else { LAST }
@@ -59,7 +57,7 @@ const fn place(bucket: u32) -> usize {
 }
 
 impl ExpiryRing {
-    /// An empty ring at this time; a wrong time costs one look at everything, later.
+    /// An empty ring at this time. A wrong time costs one later look at all slots.
     pub(super) const fn new(now_unix_s: u64) -> Self {
         Self {
             heads: Vec::new(),
@@ -68,7 +66,7 @@ impl ExpiryRing {
         }
     }
 
-    /// Sees to it that `slot` comes up no later than shortly after `end_unix_s` (or the horizon).
+    /// Files `slot` so that it comes up shortly after `end_unix_s` (or the horizon) at the latest.
     pub(super) fn file(&mut self, slot: u32, end_unix_s: u64) {
         let bucket = bucket_of(end_unix_s).clamp(self.at, self.at + BUCKETS as u32 - 1);
         if self.links.len() <= slot as usize {
@@ -84,7 +82,7 @@ impl ExpiryRing {
         self.push(slot, bucket);
     }
 
-    /// Takes `slot` out, wherever it is.
+    /// Removes `slot`, wherever it is.
     pub(super) fn remove(&mut self, slot: u32) {
         let link = self.link(slot);
         if link.bucket == NONE {
@@ -99,10 +97,10 @@ impl ExpiryRing {
         self.change(slot, |link| *link = UNFILED);
     }
 
-    /// Takes out a slot whose bucket lies wholly before now.
+    /// Removes a slot whose bucket lies wholly before now, and returns it.
     pub(super) fn take_due(&mut self, now_unix_s: u64) -> Option<u32> {
         let now = bucket_of(now_unix_s);
-        // A clock that was set by hours, or back: everything is looked at once, and filed anew.
+        // If the clock was set by hours, or back, all slots are looked at once, and filed anew.
         if now > self.at + BUCKETS as u32 {
             self.file_all(now - 1);
         } else if now + 1 < self.at {
@@ -119,7 +117,7 @@ impl ExpiryRing {
         None
     }
 
-    /// Moves everything to `bucket`, which becomes the next that is due.
+    /// Moves all slots to `bucket`, which becomes the next that is due.
     fn file_all(&mut self, bucket: u32) {
         self.heads.fill(NONE);
         self.at = bucket;

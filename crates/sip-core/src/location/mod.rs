@@ -1,5 +1,5 @@
-//! Where an address-of-record can be reached: the binding record, one address-of-record's set of
-//! them, its encoding, and the shard that holds many.
+//! The location of addresses-of-record: the binding record, one address-of-record's set of bindings, its
+//! encoding, and the shard that holds many.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,8 +26,8 @@ mod tally;
 pub struct Binding {
     /// Contact URI as registered.
     pub contact: Box<[u8]>,
-    /// Where the REGISTER came from (and so where requests go): transport, address, local
-    /// listener and, for streams, the connection.
+    /// The flow that the REGISTER came by (and that requests go by): transport, address, local listener and,
+    /// for streams, the connection.
     pub received: Flow,
     /// The `Path` header field's values, comma-joined, topmost first; empty: none.
     pub path: Box<[u8]>,
@@ -41,17 +41,17 @@ pub struct Binding {
     pub cseq: u32,
     /// Preference in thousandths, 0 to 1000.
     pub q_milli: u16,
-    /// Wall clock second at which it ends.
+    /// Wall clock second at which the binding ends.
     pub expires_unix_s: u64,
     /// User-Agent of the REGISTER; empty: none.
     pub user_agent: Box<[u8]>,
-    /// The record's version when this binding was last registered: of two bindings of one record
-    /// the one with the higher is the more recent. Equal for contacts of one REGISTER.
+    /// The record's version when this binding was last registered. Of two bindings of one record the higher
+    /// is the more recent. Contacts of one REGISTER have the same.
     pub updated: u64,
 }
 
 impl Binding {
-    /// The binding of a contact and nothing else, with `q` at its most.
+    /// The binding of a contact alone, with the highest `q`.
     pub fn plain(contact: impl Into<Box<[u8]>>, received: Flow, expires_unix_s: u64) -> Self {
         Self {
             contact: contact.into(),
@@ -68,13 +68,13 @@ impl Binding {
         }
     }
 
-    /// Whether both are bindings of one user agent instance (RFC 5626 §4.1): with different
-    /// `reg_id`, two flows to one device, of which only one at a time may be a target (§7).
+    /// Whether both are bindings of one user agent instance (RFC 5626 §4.1). With different `reg_id` these
+    /// are two flows to one device, of which only one at a time may be a target (§7).
     pub fn is_same_instance(&self, other: &Self) -> bool {
         !self.instance.is_empty() && self.instance == other.instance
     }
 
-    /// Bytes of its texts. Their length is up to the phone.
+    /// Bytes of the texts, whose length the phone chooses.
     pub(crate) fn text_bytes(&self) -> usize {
         [
             &self.contact,
@@ -88,12 +88,12 @@ impl Binding {
         .sum()
     }
 
-    /// Bytes that it takes as it is, not encoded.
+    /// Bytes of the binding in memory, not encoded.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.text_bytes()
     }
 
-    /// What a contact must name to be this binding.
+    /// The fields that a contact must name to be this binding.
     pub(crate) fn identity(&self) -> Identity<'_> {
         Identity {
             contact: &self.contact,
@@ -114,7 +114,7 @@ impl Binding {
     }
 }
 
-/// What tells one binding of an address-of-record from another.
+/// The fields that tell one binding of an address-of-record from another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity<'a> {
     pub(crate) contact: &'a [u8],
@@ -123,8 +123,8 @@ pub(crate) struct Identity<'a> {
 }
 
 impl Identity<'_> {
-    /// By instance and reg-id where both have them (RFC 5626 §6), else by URI (RFC 3261 §10.3 step 7,
-    /// §19.1.4), which is compared where the texts differ.
+    /// Whether both identify one binding: by instance and reg-id if both have them (RFC 5626 §6), else by URI
+    /// (RFC 3261 §10.3 step 7, §19.1.4). `is_uri` compares the URIs, and is called if their texts differ.
     pub(crate) fn is(self, other: Identity<'_>, is_uri: impl FnOnce() -> bool) -> bool {
         if self.reg_id != 0 && other.reg_id != 0 {
             return self.reg_id == other.reg_id && self.instance == other.instance;
@@ -136,14 +136,14 @@ impl Identity<'_> {
 /// All bindings of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AorRecord {
-    /// The bindings, best `q` first, among equals the most recently made first (of one REGISTER's the
-    /// one that it names last); of one user agent's the most recently registered. A user agent that only
-    /// refreshes does not go before others.
+    /// The bindings, best `q` first. Of equals, the most recently made comes first; of one REGISTER's, the
+    /// one that it names last. Of one user agent's, the most recently registered comes first. A user agent
+    /// that only refreshes does not go before others.
     pub bindings: Vec<Binding>,
-    /// Grows with each change; of two writes the higher wins. It starts from the wall clock
-    /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
+    /// The version, which grows with each change: of two writes the higher wins. It starts from the wall
+    /// clock ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
     pub version: u64,
-    /// What was removed and taken back lately. Known in memory only, and no part of the encoding.
+    /// The recent removals and rollbacks. They are kept in memory only, and are no part of the encoding.
     pub recent: RecentChanges,
 }
 
@@ -171,16 +171,15 @@ impl AorRecord {
         self.bindings.insert(at, binding);
     }
 
-    /// Removes what has ended; how many.
+    /// Removes the bindings that have ended. Returns their number.
     pub fn remove_expired(&mut self, now_unix_s: u64) -> usize {
         let before = self.bindings.len();
         self.bindings.retain(|b| b.expires_unix_s > now_unix_s);
         before - self.bindings.len()
     }
 
-    /// The connection has closed: bindings made over it have no flow any more; how many those were.
-    /// Neither a change of the registration nor of what is on disk: what is read from there has no
-    /// connection either.
+    /// Removes a closed connection from the bindings made over it. Returns their number. This changes neither
+    /// the registration nor the record on disk, where bindings have no connection either.
     pub fn forget_conn(&mut self, conn: ConnId) -> u64 {
         let of_it = |b: &&mut Binding| b.received.conn == Some(conn);
         let mut lost = 0;
@@ -192,13 +191,13 @@ impl AorRecord {
         lost
     }
 
-    /// The version that a change at this time gives the record: what a binding registered with it
-    /// has as [`Binding::updated`].
+    /// The version that a change at this time gives the record. A binding registered with the change has it
+    /// as [`Binding::updated`].
     pub fn next_version(&self, now_unix_ms: u64) -> u64 {
         self.version.saturating_add(1).max(now_unix_ms)
     }
 
-    /// Gives the record its next version. To be called once for each change, after it.
+    /// Gives the record its next version. The caller calls this once for each change, after the change.
     pub fn changed(&mut self, now_unix_ms: u64) {
         self.version = self.next_version(now_unix_ms);
     }

@@ -1,18 +1,19 @@
-//! What is known of changes that are over, in memory and for a while: bindings that were removed, and changes
-//! that were taken back.
+//! Recent changes that are over, in memory and for a while: removals of bindings, and rollbacks.
 //!
-//! A datagram that was doubled or held up may come after what was sent later. A REGISTER that comes
-//! after the one that removed its binding is out of order like any other (RFC 3261 §10.3 step 7),
-//! but where the binding is gone nothing of it is left to compare with. Hence what was removed is
-//! remembered for as long as a copy may be on its way: as it was, but with the CSeq of the REGISTER
-//! that removed it (where that has another Call-ID, with its own), with the second at which it is to be
-//! forgotten as its end, and with the version of the removal; without one, where it was not there.
+//! A datagram that was doubled or delayed may come after later ones. A REGISTER that comes after the one that
+//! removed its binding is out of order like any other (RFC 3261 §10.3 step 7). But the binding is gone, and
+//! with it the CSeq to compare. So a tombstone is kept for as long as a copy may be on its way. It is the
+//! removed binding with three fields changed:
 //!
-//! What could not be stored is taken back ([`super::rollback`]), which needs to know of removals too, and what
-//! earlier changes had been before they were taken back.
+//! - `cseq` is that of the removing REGISTER, if the Call-IDs match;
+//! - `expires_unix_s` is the second at which the tombstone itself ends;
+//! - `updated` is the version of the removal; 0 if there was no binding to remove.
 //!
-//! **What happens at the bounds.** The oldest is forgotten; a copy of its REGISTER that comes still
-//! later binds again, until the end of its time, and a removal of it is not taken back any more.
+//! A change that could not be stored is rolled back ([`super::rollback`]). A rollback needs the tombstones,
+//! too, and earlier changes that were rolled back.
+//!
+//! **At the bounds** the oldest entry is forgotten. A copy of its REGISTER that comes still later binds again
+//! until the binding ends, and the removal can no longer be rolled back.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -21,39 +22,40 @@ use alloc::vec::Vec;
 use super::{AorRecord, Binding};
 use crate::id::ConnId;
 
-/// How long a message may be sent again and be on its way: 64·T1 and T4 (RFC 3261 §17.1.2.2,
-/// Table 4), seconds.
+/// Seconds for which a message may be retransmitted and be on its way: 64·T1 and T4 (RFC 3261 §17.1.2.2,
+/// Table 4).
 pub(crate) const REMEMBERED_S: u64 = 37;
 
-/// Changes of addresses-of-record that one shard remembers.
+/// The most changes of addresses-of-record that one shard remembers.
 const MOST: usize = 4_096;
 
-/// Bytes that they may take.
+/// The most bytes that these changes may take.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// Removed bindings of one address-of-record that are remembered, and changes that were taken back.
+/// The most tombstones that one address-of-record may have, and the most rollbacks.
 const MOST_OF_ONE: usize = 64;
 
-/// Bytes of either: an address-of-record with as much as is allowed does not push out what is remembered of others.
+/// The most bytes of tombstones, and of rollbacks, of one address-of-record: a large one must not push out
+/// the entries of others.
 const MOST_BYTES_OF_ONE: usize = 32 * 1024;
 
-/// What is remembered of one address-of-record.
+/// The recent changes of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecentChanges {
-    /// Bindings that were removed.
+    /// The tombstones of removed bindings.
     pub(super) removed: Vec<Binding>,
-    /// Changes that were taken back while later ones stood.
+    /// Changes that were rolled back while later ones stood.
     pub(super) rolled_back: Vec<RolledBack>,
 }
 
-/// A change that was taken back.
+/// A change that was rolled back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RolledBack {
-    /// Of the record, that the change had made.
+    /// The version of the record that the change had made.
     pub(super) version: u64,
-    /// What it had replaced or removed.
+    /// The bindings that the change had replaced or removed.
     pub(super) lost: Vec<Binding>,
-    /// Second at which this is to be forgotten.
+    /// The second at which the rollback is to be forgotten.
     pub(super) until_unix_s: u64,
 }
 
@@ -64,7 +66,7 @@ impl RolledBack {
 }
 
 impl RecentChanges {
-    /// Whether a REGISTER with this Call-ID and CSeq came before the one that removed a binding which it
+    /// Whether a REGISTER with this Call-ID and CSeq is older than the one that removed a binding which it
     /// `names`.
     pub(crate) fn is_behind_removal(
         &self,
@@ -78,7 +80,7 @@ impl RecentChanges {
             .any(|b| b.expires_unix_s > now_unix_s && *b.call_id == *call_id && b.cseq >= cseq && names(b))
     }
 
-    /// How many removals.
+    /// The number of tombstones.
     #[cfg(test)]
     pub(crate) fn removed_bindings(&self) -> usize {
         self.removed.len()
@@ -95,7 +97,7 @@ impl RecentChanges {
         self.rolled_back.push(rolled_back);
     }
 
-    /// The connection has closed.
+    /// Removes a closed connection from the remembered bindings.
     pub(super) fn forget_conn(&mut self, conn: ConnId) {
         let lost = self
             .rolled_back
@@ -108,14 +110,14 @@ impl RecentChanges {
         }
     }
 
-    /// Bytes that it takes.
+    /// Bytes of the changes in memory.
     fn bytes(&self) -> usize {
         let removed = self.removed.iter().map(Binding::bytes);
         let rolled_back = self.rolled_back.iter().map(RolledBack::bytes);
         size_of::<Self>() + removed.sum::<usize>() + rolled_back.sum::<usize>()
     }
 
-    /// Forgets what ends until then.
+    /// Forgets the entries that end until then.
     fn forget(&mut self, until_unix_s: u64) {
         self.removed
             .retain(|binding| binding.expires_unix_s > until_unix_s);
@@ -123,7 +125,7 @@ impl RecentChanges {
             .retain(|rolled_back| rolled_back.until_unix_s > until_unix_s);
     }
 
-    /// The second at which all of it may be forgotten; `None`: there is nothing.
+    /// The second at which all entries may be forgotten; `None`: there are none.
     fn end(&self) -> Option<u64> {
         let removed = self.removed.iter().map(|b| b.expires_unix_s);
         removed
@@ -133,7 +135,7 @@ impl RecentChanges {
 }
 
 impl AorRecord {
-    /// Remembers a binding that a REGISTER of this CSeq removes. To be called before
+    /// Keeps a tombstone of a binding that a REGISTER of this CSeq removes. The caller calls this before
     /// [`AorRecord::changed`].
     pub(crate) fn remember(&mut self, binding: Binding, cseq: u32, now_unix_ms: u64) {
         let version = self.next_version(now_unix_ms);
@@ -145,7 +147,8 @@ impl AorRecord {
         self.note_removed(removed, now_unix_ms);
     }
 
-    /// Remembers a REGISTER that was to remove this binding, which was not there: no change.
+    /// Keeps a tombstone of a binding that a REGISTER was to remove, but that was not there. The record has
+    /// not changed.
     pub(crate) fn remember_absent(&mut self, binding: Binding, now_unix_ms: u64) {
         let removed = Binding {
             updated: 0,
@@ -162,7 +165,7 @@ impl AorRecord {
         while removed.len() >= MOST_OF_ONE
             || (!removed.is_empty() && bytes(removed) + binding.bytes() > MOST_BYTES_OF_ONE)
         {
-            // Rather those of what was not there.
+            // Tombstones of absent bindings go first.
             let absent = removed.iter().position(|b| b.updated == 0);
             removed.remove(absent.unwrap_or(0));
         }
@@ -173,18 +176,19 @@ impl AorRecord {
     }
 }
 
-/// The same of all, by address-of-record.
+/// The recent changes of all addresses-of-record of one shard.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// When each is to be looked at, in the order in which they came.
+    /// The addresses-of-record and the second at which each is to be looked at, in the order in which they
+    /// came.
     order: VecDeque<(u64, Box<[u8]>)>,
     records: BTreeMap<Box<[u8]>, RecentChanges>,
-    /// Of all of it.
+    /// Bytes of all entries.
     bytes: usize,
 }
 
 impl Memory {
-    /// None.
+    /// A memory without entries.
     pub(super) const fn new() -> Self {
         Self {
             order: VecDeque::new(),
@@ -193,19 +197,19 @@ impl Memory {
         }
     }
 
-    /// What there is of `aor`; some may be there still that is to be forgotten already.
+    /// The recent changes of `aor`. Some may be due to be forgotten.
     pub(super) fn of(&self, aor: &[u8]) -> RecentChanges {
-        // There hardly ever are any.
+        // There hardly ever are any changes.
         if self.records.is_empty() {
             return RecentChanges::default();
         }
         self.records.get(aor).cloned().unwrap_or_default()
     }
 
-    /// From now on this is remembered of `aor`.
+    /// Replaces the recent changes of `aor`.
     pub(super) fn set(&mut self, aor: &[u8], recent: RecentChanges) {
         let Some(until) = recent.end() else {
-            // Its place in the order finds nothing.
+            // Its place in the order then finds nothing.
             self.take(aor);
             return;
         };
@@ -213,13 +217,13 @@ impl Memory {
         self.bytes += entry_bytes(aor);
         self.take(aor);
         self.put(aor.into(), recent);
-        // The newest stays, however large.
+        // The newest entry stays, however large.
         while self.order.len() > MOST || (self.bytes > MOST_BYTES && self.order.len() > 1) {
             self.forget_first();
         }
     }
 
-    /// Forgets what is to be forgotten by now.
+    /// Forgets the entries that are due by now.
     pub(super) fn forget(&mut self, now_unix_s: u64) {
         while self.order.front().is_some_and(|(until, _)| *until <= now_unix_s) {
             self.forget_first();
@@ -251,7 +255,7 @@ impl Memory {
     }
 }
 
-/// What a name takes in the order, and among the records.
+/// Bytes of a name in the order, or among the records.
 const fn entry_bytes(aor: &[u8]) -> usize {
     64 + aor.len()
 }

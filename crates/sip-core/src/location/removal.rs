@@ -1,8 +1,8 @@
-//! Removing bindings by an operator's hand.
+//! The removal of bindings by an operator.
 //!
-//! The record changes as by a REGISTER with `Expires: 0` of the user agent itself: the bindings are remembered
-//! as removed ([`RecentChanges`]), so that a late copy of the REGISTER that made one does not make it again. The
-//! user agent's next REGISTER does.
+//! The record changes as by a REGISTER with `Expires: 0` of the user agent itself. The bindings get
+//! tombstones ([`RecentChanges`]), so that a late copy of the REGISTER that made one does not make it again.
+//! The user agent's next REGISTER does.
 //!
 //! [`RecentChanges`]: super::RecentChanges
 
@@ -16,26 +16,26 @@ use super::{AorRecord, Binding, Identity};
 #[derive(Clone, Debug)]
 pub struct Removal {
     lost: Vec<Binding>,
-    /// The record's version that the removal made.
+    /// The version that the removal gave the record.
     version: u64,
 }
 
 impl Removal {
-    /// How many of them had not ended at this second.
+    /// The number of removed bindings that had not ended at this second.
     pub fn live(&self, now_unix_s: u64) -> usize {
         let live = |binding: &&Binding| binding.expires_unix_s > now_unix_s;
         self.lost.iter().filter(live).count()
     }
 
-    /// The version of the record after it.
+    /// The version of the record after the removal.
     pub const fn version(&self) -> u64 {
         self.version
     }
 }
 
 impl AorRecord {
-    /// Removes the bindings of the URI `contact`, or all without one. The record has its next version then.
-    /// `None`, and nothing has changed: no such binding is live.
+    /// Removes the bindings of the URI `contact`, or all if there is none, and gives the record its next
+    /// version. `None`, without a change: no such binding is live.
     pub fn unregister(&mut self, contact: Option<&[u8]>, now_unix_ms: u64) -> Option<Removal> {
         let uri = contact.and_then(|contact| Uri::parse(contact).ok());
         let is_meant = |binding: &Binding| {
@@ -69,8 +69,8 @@ impl AorRecord {
         })
     }
 
-    /// Takes a removal back that could not be stored; later changes stand. Whether that changed the record, which
-    /// then has its next version.
+    /// Rolls back a removal that could not be stored; later changes stand. Returns whether the record
+    /// changed, and gives it its next version if so.
     pub fn restore(&mut self, removal: &Removal, now_unix_ms: u64) -> bool {
         let changes = self.rollback(&removal.lost, removal.version, now_unix_ms / 1000);
         if changes {

@@ -1,12 +1,12 @@
-//! Taking back one change of a record, whatever came after it.
+//! The rollback of one change of a record, whatever changes came after it.
 //!
-//! A registration that cannot be stored is refused, and must "leave the bindings as they were"
-//! (RFC 3261 §10.3). Meanwhile others may have registered, and bindings have ended: those changes stand.
-//! What the change made is known by its version ([`Binding::updated`]), what it removed by what is
-//! remembered of removals ([`super::recent`]).
+//! A registration that cannot be stored is refused, and must "leave the bindings as they were" (RFC 3261
+//! §10.3). Meanwhile others may have registered, and bindings may have ended: those changes stand. The
+//! bindings that a change made are found by its version ([`Binding::updated`]), and those that it removed by
+//! their tombstones ([`super::recent`]).
 //!
-//! Where a later change did something to the same binding, that stands; but should it be taken back too,
-//! what was before both comes back. For that it is remembered what was taken back beneath others.
+//! If a later change affected the same binding, the later change stands. If that is rolled back as well, the
+//! binding from before both comes back. So changes that were rolled back beneath later ones are remembered.
 
 use alloc::vec::Vec;
 
@@ -14,9 +14,9 @@ use super::recent::{REMEMBERED_S, RolledBack};
 use super::{AorRecord, Binding};
 
 impl AorRecord {
-    /// Takes back what the change to version `version` did; `lost` are the bindings that were there
-    /// before it and that it replaced or removed, as they were. Whether that changed any binding: not so
-    /// where later changes did the same again, or undid it. The version stays.
+    /// Rolls back the change to version `version`. `lost` are the bindings that the change replaced or
+    /// removed, as they were before it. Returns whether any binding changed: none does if later changes did
+    /// the same again, or undid it. The version stays.
     pub(crate) fn rollback(&mut self, lost: &[Binding], version: u64, now_unix_s: u64) -> bool {
         let was_last = self.version == version;
         let is_made = |binding: &Binding| binding.updated == version;
@@ -24,12 +24,12 @@ impl AorRecord {
             let old = self.before(lost, version, of);
             old.filter(|old| old.expires_unix_s > now_unix_s)
         };
-        // What stands where the change put something, by place.
+        // The bindings before those that the change put into the record, by place.
         let made = self.bindings.iter().enumerate().filter(|(_, b)| is_made(b));
         let replaced: Vec<(usize, Option<Binding>)> = made
             .map(|(at, newer)| (at, before(newer).map(|old| with_connection(old, newer))))
             .collect();
-        // What it removed, and no change has touched since.
+        // The bindings that the change removed, and that no change has touched since.
         let is_free = |old: &&Binding| !self.bindings.iter().any(|binding| binding.is_same(old));
         let removed: Vec<Binding> = lost
             .iter()
@@ -48,7 +48,7 @@ impl AorRecord {
             })
             .collect();
         let rolled_back = !replaced.is_empty() || !removed.is_empty();
-        // From the end, so that places stay what they are.
+        // From the end, so that the other places stay valid.
         let mut moved = Vec::new();
         for (at, old) in replaced.into_iter().rev() {
             let newer = self.bindings.remove(at);
@@ -74,8 +74,8 @@ impl AorRecord {
         rolled_back
     }
 
-    /// What was there of this binding before the change to `version`, which found `lost`; had those
-    /// changes not been that were taken back.
+    /// The binding as it was before the change to `version`, which found `lost`. Changes that were rolled
+    /// back count as never made.
     fn before(&self, lost: &[Binding], version: u64, of: &Binding) -> Option<Binding> {
         let (mut lost, mut version) = (lost, version);
         loop {
@@ -93,7 +93,8 @@ impl AorRecord {
                     None => return Some(old.clone()),
                     made_it => made_it,
                 },
-                // None was there: perhaps as one of those had removed it, and none that stands.
+                // The change found no such binding: perhaps a change that was rolled back had removed it, and
+                // none that stands.
                 None => rolled_back
                     .filter(|rolled_back| rolled_back.lost.iter().any(|old| old.is_same(of)))
                     .max_by_key(|rolled_back| rolled_back.version)

@@ -1,10 +1,10 @@
 //! Many addresses-of-record in memory: one lock shard of the location service.
 //!
 //! Each record is kept in its encoded form ([`super::codec`]), in one heap block together with its
-//! address-of-record, because a million registered phones must fit: a record as a struct costs its
-//! 200 bytes, five blocks with their rounding, and the vector's; encoded it is the bytes it needs.
-//! For a usual phone (22 bytes of address-of-record, 38 of Contact, 32 of Call-ID, 24 of
-//! User-Agent; `tests::memory_of_a_usual_phone` counts):
+//! address-of-record, because a million registered phones must fit. As a struct a record costs its 200 bytes,
+//! five blocks with their rounding, and the vector's. Encoded, it costs the bytes of its content. For a usual
+//! phone (22 bytes of address-of-record, 38 of Contact, 32 of Call-ID, 24 of User-Agent;
+//! `tests::memory_of_a_usual_phone` counts):
 //!
 //! | part | bytes |
 //! | --- | --- |
@@ -16,8 +16,8 @@
 //!
 //! A look-up decodes only the bindings that it asks for ([`Shard::view`]).
 //!
-//! Nothing depends on the order of a hash table: slots are visited in their own order, and a free
-//! slot is reused last freed first.
+//! Nothing depends on the order of a hash table: slots are visited in their own order, and of free slots the
+//! last freed is reused first.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -35,33 +35,33 @@ use super::tally::{ByTransport, Tally, by_transport};
 /// Bytes that a record takes beside its block: rounding and header, slot, index, place among the ends.
 const BESIDE_BLOCK: usize = 32 + 21 + 14 + 16;
 
-/// The keyed hash of an address-of-record; also fit to choose among shards, by other bits.
+/// The keyed hash of an address-of-record. Its other bits choose among shards.
 pub fn hash_aor(seed: (u64, u64), aor: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(seed.0, seed.1);
     hasher.write(aor);
     hasher.finish()
 }
 
-/// The shard of `shards` (at least 1) that holds `aor`. The seed may be that of the shards.
+/// The shard of `shards` (at least 1) that holds `aor`. The shards may have the same seed.
 pub fn shard_of(seed: (u64, u64), aor: &[u8], shards: usize) -> usize {
-    // The table inside takes the lower half.
+    // The table of a shard takes the lower half.
     (hash_aor(seed, aor) >> 32) as usize % shards.max(1)
 }
 
-/// What one call of [`Shard::sweep`] did.
+/// The result of one call of [`Shard::sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Records looked at.
     pub visited: usize,
     /// Bindings removed.
     pub bindings: usize,
-    /// Addresses-of-record that have none left and were removed.
+    /// Addresses-of-record that have no binding left and were removed.
     pub records: usize,
-    /// Whether nothing is left that is due.
+    /// Whether no due record is left.
     pub finished: bool,
 }
 
-/// `varint length, address-of-record | record`
+/// The block of one record: `varint length, address-of-record | record`
 struct Block(Box<[u8]>);
 
 impl Block {
@@ -79,7 +79,7 @@ impl Block {
         (aor, reader.0)
     }
 
-    /// A refresh usually has the same length: no allocation then.
+    /// Replaces the content. A refresh usually has the same length, and then needs no allocation.
     fn set(&mut self, bytes: &[u8]) {
         if self.0.len() == bytes.len() {
             self.0.copy_from_slice(bytes);
@@ -97,7 +97,7 @@ impl Block {
     }
 }
 
-/// An entry of the index. It holds its hash, so that a growing table asks no block for its name.
+/// An entry of the index. It holds its hash, so that a growing table reads no block.
 #[derive(Clone, Copy)]
 struct Entry {
     slot: u32,
@@ -113,24 +113,24 @@ impl Entry {
     }
 }
 
-/// One lock shard: the lock is the caller's.
+/// One lock shard. The caller owns the lock.
 pub struct Shard {
     seed: (u64, u64),
     /// Slot numbers by address-of-record.
     index: HashTable<Entry>,
     slots: Vec<Option<Block>>,
     free: Vec<u32>,
-    /// When each slot is to be looked at for bindings that have ended.
+    /// The times at which slots are to be looked at for bindings that have ended.
     ends: ExpiryRing,
     bindings: usize,
     tally: Tally,
-    /// Of all blocks.
+    /// Bytes of all blocks.
     block_bytes: usize,
-    /// The highest version among records that were removed: a record made anew starts there, so
-    /// that its write wins over the one that deleted it even if the wall clock is set back.
+    /// The highest version among records that were removed. A record made anew starts there, so that its
+    /// write wins over the one that deleted it, even if the wall clock is set back.
     floor: u64,
     recent: Memory,
-    /// Reused for encoding.
+    /// Memory for encoding, used again.
     scratch: Vec<u8>,
 }
 
@@ -149,7 +149,7 @@ impl Shard {
         Self::starting_at(seed, 0)
     }
 
-    /// The same, told the time, which saves the first sweep a look at every record.
+    /// An empty shard at this time. The time saves the first sweep a look at every record.
     pub const fn starting_at(seed: (u64, u64), now_unix_s: u64) -> Self {
         Self {
             seed,
@@ -171,7 +171,7 @@ impl Shard {
         self.index.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no address-of-record.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
@@ -191,8 +191,8 @@ impl Shard {
         self.block_bytes + self.len() * BESIDE_BLOCK
     }
 
-    /// Runs `f` on the record of `aor`, made empty where absent, and keeps what `f` made of it;
-    /// a record without bindings is dropped.
+    /// Runs `f` on the record of `aor`, made empty if absent, and keeps the result. A record without bindings
+    /// is dropped.
     pub fn update<T>(&mut self, aor: &[u8], f: impl FnOnce(&mut AorRecord) -> T) -> T {
         let hash = self.hash(aor);
         let slot = self.find(hash, aor);
@@ -221,7 +221,7 @@ impl Shard {
             .map(|block| f(&block.record()))
     }
 
-    /// The record of `aor`, encoded: to decode only what is needed of it.
+    /// The record of `aor`, encoded, so that the caller decodes only the bindings that it needs.
     pub fn view(&self, aor: &[u8]) -> Option<RecordRef<'_>> {
         self.block(self.find(self.hash(aor), aor))
             .and_then(|block| RecordRef::new(block.parts().1).ok())
@@ -237,11 +237,12 @@ impl Shard {
         }
     }
 
-    /// Calls `f` with records from the slot `from` on, and looks at `budget` slots at most. `f` says whether it took the
-    /// record; if not, the walk ends before it. Where the next walk goes on; `None`: this was the last of the shard.
+    /// Calls `f` with records from the slot `from` on, and looks at `budget` slots at most. `f` returns
+    /// whether it took the record; if not, the walk ends before the record. Returns the slot at which the
+    /// next walk goes on; `None`: this was the last of the shard.
     ///
-    /// A record keeps its slot while it has a binding. So walks that follow each other meet each record that stays
-    /// once, whatever changes between them.
+    /// A record keeps its slot while it has a binding. So successive walks meet each record that stays once,
+    /// whatever changes between them.
     pub fn walk(
         &self,
         from: usize,
@@ -263,9 +264,9 @@ impl Shard {
         (end < self.slots.len()).then_some(end)
     }
 
-    /// Removes bindings that have ended, looking at up to `budget` records and at none of which no
-    /// binding may have ended ([`ExpiryRing`]). `changed` is called with each address-of-record that
-    /// lost some and its record as it is now, version included; an empty one has been dropped.
+    /// Removes bindings that have ended. It looks at up to `budget` records, and only at those of which a
+    /// binding may have ended ([`ExpiryRing`]). `changed` is called with each address-of-record that lost
+    /// some and its present record, version included; an empty record has been dropped.
     pub fn sweep(
         &mut self,
         now_unix_ms: u64,
@@ -288,7 +289,7 @@ impl Shard {
             let before = by_transport(&record);
             let removed = record.remove_expired(now_unix_s);
             if removed == 0 {
-                // It was refreshed: the look that the refresh saved.
+                // The binding was refreshed: this is the look that the refresh saved.
                 self.file(slot, &record);
                 continue;
             }
@@ -333,7 +334,7 @@ impl Shard {
             .map(|entry| entry.slot as usize)
     }
 
-    /// Keeps a record that had `before`.
+    /// Stores a record that had the counts `before`.
     fn store(&mut self, slot: Option<usize>, hash: u32, aor: &[u8], before: ByTransport, record: &AorRecord) {
         self.tally.change(aor, before, by_transport(record));
         let before: usize = before.iter().map(|count| *count as usize).sum();

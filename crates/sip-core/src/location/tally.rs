@@ -21,7 +21,7 @@ pub const TRANSPORTS: [Transport; 5] = [
 /// A count for each of [`TRANSPORTS`].
 pub type ByTransport = [u32; TRANSPORTS.len()];
 
-/// The bindings of a record.
+/// The number of a record's bindings by transport.
 pub(super) fn by_transport(record: &AorRecord) -> ByTransport {
     let mut counts = ByTransport::default();
     for binding in &record.bindings {
@@ -37,12 +37,12 @@ pub(super) fn by_transport(record: &AorRecord) -> ByTransport {
 pub(super) struct Tally(BTreeMap<Box<[u8]>, ByTransport>);
 
 impl Tally {
-    /// Nothing counted.
+    /// A tally without counts.
     pub(super) const fn new() -> Self {
         Self(BTreeMap::new())
     }
 
-    /// The record of `aor` had `before` and has `after`.
+    /// Counts a change of the record of `aor` from `before` to `after`.
     pub(super) fn change(&mut self, aor: &[u8], before: ByTransport, after: ByTransport) {
         if before == after {
             return;
