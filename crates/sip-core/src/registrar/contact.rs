@@ -1,4 +1,4 @@
-//! One Contact of a REGISTER, and which binding it names.
+//! One Contact of a REGISTER, and the binding that it names.
 
 use sip_message::header::NameAddr;
 use sip_message::number::{decimal_u32, delta_seconds, qvalue};
@@ -8,19 +8,19 @@ use super::{MALFORMED_EXPIRES_S, MAX_CONTACT, MAX_INSTANCE, NEVER_TOO_BRIEF_S, R
 use crate::config::RegistrarPolicy;
 use crate::location::{Binding, Identity};
 
-/// A Contact as asked for, its expiration settled.
+/// A Contact of a REGISTER with its granted expiration.
 #[derive(Clone, Debug)]
 pub(super) struct NewContact<'a> {
-    /// As written, without angle brackets.
+    /// The URI as written, without angle brackets.
     pub(super) uri_text: &'a [u8],
     uri: SipUri<'a>,
     /// `+sip.instance` without its quotes; empty: none.
     pub(super) instance: &'a [u8],
     /// `reg-id`; 0: none.
     pub(super) reg_id: u32,
-    /// 0 to 1000.
+    /// The preference in thousandths, 0 to 1000.
     pub(super) q_milli: u16,
-    /// Granted seconds; 0: remove.
+    /// The granted seconds; 0: the binding is to be removed.
     pub(super) expires_s: u32,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Parameters<'a> {
     fn read(addr: &NameAddr<'a>) -> Self {
         let mut found = Self::default();
         for param in addr.params.iter() {
-            // None stands twice: the parameters are checked.
+            // No parameter stands twice: the parser has checked that.
             match param.name.len() {
                 1 if param.name.eq_ignore_ascii_case(b"q") => found.q = param.value,
                 6 if param.name.eq_ignore_ascii_case(b"reg-id") => found.reg_id = param.value,
@@ -74,7 +74,7 @@ impl<'a> NewContact<'a> {
         if uri_text.len() > MAX_CONTACT || instance.len() > MAX_INSTANCE {
             return Err(Rejection::Bad("Contact Too Long"));
         }
-        // It is written into answers between quotes.
+        // The instance is written into responses between quotes.
         if instance
             .iter()
             .any(|c| c.is_ascii_control() || matches!(c, b'"' | b'\\'))
@@ -101,7 +101,8 @@ impl<'a> NewContact<'a> {
         })
     }
 
-    /// The host to which requests for this contact may go. `None`: they go back by the flow of its registration only.
+    /// The host to which requests for this contact may go. `None`: they go back only by the flow of its
+    /// registration.
     pub(super) fn host(&self) -> Option<Host<'a>> {
         let only_flow = self.reg_id != 0 || self.uri.params.has(b"ob");
         (!only_flow).then(|| destination(&self.uri))
@@ -145,7 +146,8 @@ pub(crate) fn destination<'a>(uri: &SipUri<'a>) -> Host<'a> {
     other.unwrap_or(uri.host)
 }
 
-/// RFC 3261 §10.3 step 7: too brief is refused, too long is shortened.
+/// The granted interval (RFC 3261 §10.3 step 7): one that is too brief is refused, one that is too long
+/// shortened.
 fn granted(asked_s: u32, policy: &RegistrarPolicy) -> Result<u32, Rejection> {
     let min = policy.min_expires_s.min(NEVER_TOO_BRIEF_S);
     if asked_s != 0 && asked_s < min {

@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
-/// Tags that a refusal names at most, each once. So a datagram with a spoofed source address gets no large
+/// The most tags that a refusal names, each once. So a datagram with a spoofed source address gets no large
 /// response.
 const MOST: usize = 8;
 
-/// Such tags.
+/// The option tags that are not known.
 pub(crate) type Tags<'a> = SmallVec<[&'a [u8]; MOST]>;
 
 /// The tags in `name` (Require, Proxy-Require) that are none of `known`.
@@ -25,7 +25,7 @@ pub(crate) fn unknown<'a>(message: &Message<'a>, name: HeaderName, known: &[&[u8
     tags
 }
 
-/// Appends the line of a 420 that names them (§20.40); nothing where there are none.
+/// Appends the line of a 420 that names `tags` (§20.40); nothing if there are none.
 pub(crate) fn write_unsupported(out: &mut Vec<u8>, tags: &[&[u8]]) {
     for (number, tag) in tags.iter().enumerate() {
         out.extend_from_slice(if number == 0 { b"Unsupported: " } else { b", " });

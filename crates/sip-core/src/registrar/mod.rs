@@ -1,29 +1,31 @@
 //! The registrar (RFC 3261 §10.3, RFC 3327, matching by RFC 5626 §6): pure logic.
 //!
 //! Three steps, so that the lock on a record is held for the middle one only:
-//! [`Registration::read`] takes the request apart and refuses what no record is needed for,
-//! [`Registration::apply`] changes the record wholly or not at all, and
-//! [`Registration::write_headers`] writes what the 200 says. Steps 1 to 5 of §10.3 (domain,
-//! authentication, authorisation, address-of-record) are over before; storing is the caller's.
+//! - [`Registration::read`] parses the request and refuses it if no record is needed for that.
+//! - [`Registration::apply`] changes the record wholly or not at all.
+//! - [`Registration::write_headers`] writes the header lines of the 200.
 //!
-//! Decisions where the RFCs leave them:
-//! - **Out of order** (steps 6 and 7: "the update MUST be aborted and the request fails"): 500, as
-//!   §12.2.2 answers a CSeq that comes too late.
-//! - **The same CSeq again** for the same contact is the same REGISTER sent again past its
-//!   transaction: it changes nothing and is answered 200.
-//! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an
-//!   edge proxy needs it whether or not the phone knows of it; returned only to a phone that supports it.
-//! - **Path from a stranger** would have requests for one user go anywhere, by any next hops, with our
-//!   address on them. RFC 3327 §5.3 trusts its writer, and §6 leaves it to the network that no other
-//!   host can write one; so the caller believes it from trusted sources, or where its first value is where the
-//!   REGISTER came from: then it leads nowhere that its sender could not be called at without it. Else
-//!   403, not 420: `path` is supported, and leaving the value out would register a contact that cannot
-//!   be reached.
-//! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone
-//!   that comes back from another port replaces its binding. The 200 says `Require: outbound` to a phone
-//!   that supports it, where an edge proxy before us does outbound (`ob` in its Path URI) or we are the first
-//!   hop ourselves. No `Flow-Timer` (§5.4): without it a phone keeps its flow alive by the defaults of
-//!   §4.4.1, which differ between UDP and streams as they should.
+//! Steps 1 to 5 of §10.3 (domain, authentication, authorisation, address-of-record) come before; storing is
+//! up to the caller.
+//!
+//! Decisions that the RFCs leave open:
+//! - **Out of order** (steps 6 and 7: "the update MUST be aborted and the request fails"): 500, as §12.2.2
+//!   has it for a CSeq that comes too late.
+//! - **The same CSeq again** for the same contact is a retransmission of the same REGISTER after its
+//!   transaction. It changes nothing and gets 200.
+//! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an edge proxy
+//!   needs it whether or not the phone knows of it. The 200 has it only for a phone that supports it.
+//! - **Path from a stranger** could send requests for one user anywhere, by any next hops, with our address
+//!   on them. RFC 3327 §5.3 trusts the writer of Path, and §6 leaves it to the network that no other host can
+//!   write one. So the caller believes Path from trusted sources, or if its first value is the source of the
+//!   REGISTER. Then Path leads nowhere that its sender could not be called at without it. Else the status is
+//!   403, not 420: `path` is supported, and leaving the value out would register a contact that cannot be
+//!   reached.
+//! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone that
+//!   comes back from another port replaces its binding. The 200 has `Require: outbound` for a phone that
+//!   supports it, if an edge proxy before us does outbound (`ob` in its Path URI) or if we are the first hop.
+//!   It has no `Flow-Timer` (§5.4): without it a phone keeps its flow alive by the defaults of §4.4.1, which
+//!   differ between UDP and streams as they should.
 //! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.
 
 mod contact;
@@ -53,24 +55,24 @@ const MAX_INSTANCE: usize = 256;
 const MAX_CALL_ID: usize = 512;
 /// Longest Path that is stored, bytes; longer: 400.
 const MAX_PATH: usize = 4_096;
-/// Bytes of User-Agent that are stored; the rest is cut off.
+/// The most bytes of User-Agent that are stored; the rest is cut off.
 const MAX_USER_AGENT: usize = 128;
 
-/// §10.3 step 7: an interval of an hour or more is never too brief.
+/// The interval, in seconds, from which none is too brief (§10.3 step 7): an hour.
 const NEVER_TOO_BRIEF_S: u32 = 3_600;
-/// §10.2.1.1: what a malformed expiration counts as.
+/// The seconds that a malformed expiration counts as (§10.2.1.1).
 const MALFORMED_EXPIRES_S: u32 = 3_600;
 
-/// A REGISTER that is refused.
+/// The reason for the refusal of a REGISTER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
     /// 400, with a reason phrase.
     Bad(&'static str),
-    /// 420: Require names something that we do not do (§10.3 step 2).
+    /// 420: Require names an extension that we do not support (§10.3 step 2).
     Extension,
-    /// 423: shorter than this many seconds (§10.3 step 7).
+    /// 423: the interval is shorter than this many seconds (§10.3 step 7).
     TooBrief(u32),
-    /// 439: reg-id, and an edge proxy before us that does no outbound (RFC 5626 §6).
+    /// 439: reg-id is there, and an edge proxy before us does no outbound (RFC 5626 §6).
     FirstHopLacksOutbound,
     /// 500: an older request than one that was served (§10.3 steps 6, 7).
     OutOfOrder,
@@ -86,20 +88,20 @@ pub(crate) enum Rejection {
     Full,
 }
 
-/// What [`Registration::apply`] did.
+/// The effect of [`Registration::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The record has changed and has its next version: store it.
+    /// The record has changed and has its next version: it is to be stored.
     Changed,
-    /// The REGISTER was seen before and the record is as it left it. Where answers wait for the
-    /// store, this one waits too: the first may not have been stored yet. So do removals of what is not
-    /// there: it may have been taken back, and the store still have it.
+    /// The REGISTER was applied before, and the record is as it left it. If responses wait for the store,
+    /// this one waits, too: the first change may not have been stored yet. So does the response to a removal
+    /// of an absent binding: the binding may have been rolled back while the store still has it.
     Repeated,
-    /// It only asked.
+    /// The REGISTER was a query.
     Nothing,
 }
 
-/// What a REGISTER asks for.
+/// A REGISTER as read.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration<'a> {
     message: Message<'a>,
@@ -108,7 +110,7 @@ pub(crate) struct Registration<'a> {
     call_id: &'a [u8],
     cseq: u32,
     ask: Ask<'a>,
-    /// The 200 says `Require: outbound`.
+    /// Whether the 200 has `Require: outbound`.
     outbound: bool,
 }
 
@@ -118,7 +120,7 @@ pub(crate) struct Registration<'a> {
     reason = "one at a time, on the stack, instead of an allocation"
 )]
 enum Ask<'a> {
-    /// No Contact: tell the bindings (§10.2.3).
+    /// No Contact: list the bindings (§10.2.3).
     Query,
     /// `Contact: *`, `Expires: 0` (§10.2.2).
     RemoveAll,
@@ -166,7 +168,7 @@ impl<'a> Registration<'a> {
         })
     }
 
-    /// Changes `record` as asked, or leaves it as it is. Each binding that it replaces or removes goes to
+    /// Changes `record` as asked, or leaves the record as it is. Each replaced or removed binding goes to
     /// `lost`.
     ///
     /// # Errors
@@ -184,8 +186,9 @@ impl<'a> Registration<'a> {
         }
     }
 
-    /// The hosts that its contacts add to those of `record`, apart from the source itself. Only hosts to which requests
-    /// will be sent count: with a Path, or after a REGISTER by UDP, they go to the Path or back to the source.
+    /// The hosts that the contacts add to those of `record`, apart from the source itself. Only hosts to
+    /// which requests will be sent count. With a Path, or after a REGISTER by UDP, requests go to the Path or
+    /// back to the source.
     pub(crate) fn new_hosts<'r>(&'r self, record: &'r AorRecord) -> impl Iterator<Item = Host<'r>> {
         let contacts = match &self.ask {
             Ask::Update(contacts) if self.message.value(HeaderName::Path).is_none() => &contacts[..],
@@ -209,8 +212,7 @@ impl<'a> Registration<'a> {
             .filter(move |host| !is_source(host) && !is_known(host))
     }
 
-    /// Whether all that this REGISTER did, when it made the record this version, was done once more
-    /// by later ones.
+    /// Whether later REGISTERs have repeated all changes of this one, which made the record this version.
     pub(crate) fn is_overtaken(&self, record: &AorRecord, version: u64) -> bool {
         match &self.ask {
             Ask::Query => true,
@@ -222,7 +224,7 @@ impl<'a> Registration<'a> {
         }
     }
 
-    /// §10.3 step 6.
+    /// Removes all bindings (§10.3 step 6).
     fn remove_all(&self, record: &mut AorRecord, lost: &mut dyn FnMut(Binding)) -> Result<Effect, Rejection> {
         let now = self.now.unix_s();
         if record
@@ -242,7 +244,7 @@ impl<'a> Registration<'a> {
         Ok(Effect::Changed)
     }
 
-    /// §10.3 step 7: first every check, then every change.
+    /// Updates the bindings (§10.3 step 7): first every check, then every change.
     fn update(
         &self,
         record: &mut AorRecord,
@@ -254,13 +256,13 @@ impl<'a> Registration<'a> {
         let mut repeated: SmallVec<[bool; 2]> = SmallVec::with_capacity(contacts.len());
         for contact in contacts {
             let old = record.live(now).find(|b| contact.names(b));
-            // A late copy of a REGISTER from before the one that removed this binding.
+            // The REGISTER is a late copy, from before the one that removed this binding.
             if contact.expires_s > 0 && old.is_none() && self.is_behind_removal(record, contact) {
                 return Err(Rejection::OutOfOrder);
             }
             repeated.push(match old {
                 Some(b) if *b.call_id == *self.call_id && b.cseq >= self.cseq => {
-                    // Older, or the same number with another wish.
+                    // The REGISTER is older, or has the same number and asks for something else.
                     if b.cseq > self.cseq || contact.expires_s == 0 || *b.contact != *contact.uri_text {
                         return Err(Rejection::OutOfOrder);
                     }
@@ -272,7 +274,7 @@ impl<'a> Registration<'a> {
         if repeated.iter().all(|&r| r) {
             return Ok(Effect::Repeated);
         }
-        // There may be more already, once a removal was taken back: those may be refreshed.
+        // If a removal was rolled back, there may be more than allowed: those may be refreshed.
         if self.count_after(record, contacts) > max_contacts.max(record.live(now).count()) {
             return Err(Rejection::TooManyContacts);
         }
@@ -305,18 +307,18 @@ impl<'a> Registration<'a> {
             }
         }
         if !changed {
-            // Contacts were removed that are not there: as after the same request before.
+            // The contacts to remove are not there, as after an earlier copy of the request.
             return Ok(Effect::Repeated);
         }
         record.changed(self.now.unix_ms);
         Ok(Effect::Changed)
     }
 
-    /// Where a binding stands among those of equal `q` that its user agent made at `at` and now only makes
-    /// last longer: where it stood. Where one of them is to be called, and no state says which it was, the
-    /// CANCEL goes where the INVITE went (RFC 3261 §16.11), though others refresh meanwhile. Before the
-    /// other bindings of that user agent, however: it is there now. `None`: it was started anew, or wants
-    /// another `q`, and is the most recent.
+    /// The place of a refreshed binding among those of equal `q`: where it stood (`at`), as its user agent
+    /// only prolongs it. A stateless CANCEL must find the contact that its INVITE went to (RFC 3261 §16.11),
+    /// though others refresh meanwhile. But the binding comes before more recent bindings of the same user
+    /// agent, since that is reached by this one now. `None`: the user agent was started anew, or wants
+    /// another `q`, and the binding becomes the most recent.
     fn place_of_refresh(
         &self,
         record: &AorRecord,
@@ -333,15 +335,16 @@ impl<'a> Registration<'a> {
         is_refresh.then_some(first.min(at))
     }
 
-    /// Remembers a binding that this REGISTER removes ([`crate::location::recent`]).
+    /// Keeps a tombstone of a binding that this REGISTER removes ([`crate::location::recent`]).
     fn remember(&self, record: &mut AorRecord, binding: Binding) {
         let is_own = *binding.call_id == *self.call_id;
         let cseq = if is_own { self.cseq } else { binding.cseq };
         record.remember(binding, cseq, self.now.unix_ms);
     }
 
-    /// Remembers that this REGISTER was to remove a binding which is not there: one that was sent before and
-    /// comes after it, as it was refused for want of room the first time, say, is not to make it.
+    /// Keeps a tombstone of an absent binding that this REGISTER was to remove. An older REGISTER may come
+    /// after this one, for instance because it was refused for want of room the first time. It must not make
+    /// the binding.
     fn remember_absent(&self, record: &mut AorRecord, contact: &NewContact<'a>, path: &[u8]) {
         if !self.is_behind_removal(record, contact) {
             record.remember_absent(self.binding(contact, path, 0), self.now.unix_ms);
@@ -355,13 +358,13 @@ impl<'a> Registration<'a> {
             .is_behind_removal(self.call_id, self.cseq, self.now.unix_s(), names)
     }
 
-    /// Bindings that there would be after the update.
+    /// The number of bindings after the update.
     fn count_after(&self, record: &AorRecord, contacts: &[NewContact<'a>]) -> usize {
         let kept = record
             .live(self.now.unix_s())
             .filter(|b| !contacts.iter().any(|c| c.names(b)))
             .count();
-        // Of contacts that name the same binding the last counts.
+        // Of contacts that name the same binding the last one counts.
         let new = contacts.iter().enumerate().filter(|(i, c)| {
             c.expires_s > 0 && !contacts.iter().skip(i + 1).any(|later| later.same_binding(c))
         });
@@ -387,7 +390,7 @@ impl<'a> Registration<'a> {
     }
 }
 
-/// Option tags of Require that we do not know.
+/// The option tags of Require that we do not know.
 fn unsupported<'a>(message: &Message<'a>) -> extensions::Tags<'a> {
     extensions::unknown(message, HeaderName::Require, &EXTENSIONS)
 }
@@ -404,7 +407,7 @@ fn read_contacts<'a>(
     let mut contacts = SmallVec::new();
     let mut star = false;
     for value in message.values(HeaderName::Contact) {
-        // §10.3 step 6: alone, and Expires is 0.
+        // §10.3 step 6: `*` stands alone, and Expires is 0.
         if star || (value.text == b"*" && !contacts.is_empty()) {
             return Err(Rejection::Bad("Contact * Beside Other Values"));
         }
@@ -412,8 +415,8 @@ fn read_contacts<'a>(
             star = true;
             continue;
         }
-        // All that there may be removed, and as many put in their place: more is no use, and what
-        // follows compares each with each.
+        // All bindings may be removed, and as many put in their place. More contacts are of no use, and each
+        // is compared with each below.
         if contacts.len() >= max_contacts.saturating_mul(2) {
             return Err(Rejection::TooManyContacts);
         }
@@ -433,7 +436,7 @@ fn read_contacts<'a>(
     })
 }
 
-/// RFC 5626 §6: whether reg-id counts, and whether the answer says that outbound is done.
+/// Checks outbound (RFC 5626 §6): whether reg-id counts. Returns whether the 200 says that outbound is done.
 fn check_outbound(message: &Message<'_>, contacts: &mut [NewContact<'_>]) -> Result<bool, Rejection> {
     if contacts.iter().all(|c| c.reg_id == 0) {
         return Ok(false);
@@ -444,7 +447,7 @@ fn check_outbound(message: &Message<'_>, contacts: &mut [NewContact<'_>]) -> Res
     }
     let supported = message.has_option(HeaderName::Supported, b"outbound");
     if message.values(HeaderName::Via).nth(1).is_none() {
-        // We are the first hop, and do what one must.
+        // We are the first hop, and do outbound as it must.
         return Ok(supported);
     }
     let edge = message.values(HeaderName::Path).next();
@@ -461,7 +464,7 @@ fn check_outbound(message: &Message<'_>, contacts: &mut [NewContact<'_>]) -> Res
     Ok(false)
 }
 
-/// RFC 3327 §5.1: Path values are those of Route: name-addr with a SIP URI.
+/// Checks Path (RFC 3327 §5.1): its values are those of Route, each a name-addr with a SIP URI.
 fn check_path(message: &Message<'_>) -> Result<(), Rejection> {
     let mut len = 0;
     for value in message.values(HeaderName::Path) {
@@ -491,7 +494,7 @@ fn stored_path(message: &Message<'_>) -> Vec<u8> {
     out
 }
 
-/// Folding and control characters become spaces: what is stored is written into other messages.
+/// Replaces folding and control characters by spaces: stored texts are written into other messages.
 const fn unfolded(c: u8) -> u8 {
     if c.is_ascii_control() { b' ' } else { c }
 }

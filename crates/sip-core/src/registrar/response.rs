@@ -1,4 +1,4 @@
-//! What answers to a REGISTER say.
+//! The responses to a REGISTER.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use super::{Registration, Rejection, stored_path, unsupported};
 use crate::location::{AorRecord, Binding};
 
 impl Rejection {
-    /// Status code of the answer.
+    /// The status code of the response.
     pub(crate) const fn status(self) -> u16 {
         match self {
             Self::Bad(_) => 400,
@@ -23,7 +23,7 @@ impl Rejection {
         }
     }
 
-    /// Its reason phrase.
+    /// The reason phrase of the response.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::Bad(reason) => reason,
@@ -39,7 +39,7 @@ impl Rejection {
         }
     }
 
-    /// Appends the header lines that the answer to `request` needs besides those of any answer.
+    /// Appends the header lines that the response to `request` needs besides those of any response.
     pub(crate) fn write_headers(self, request: &Message<'_>, out: &mut Vec<u8>) {
         match self {
             // §21.4.15.
@@ -63,8 +63,8 @@ impl Rejection {
 }
 
 impl Registration<'_> {
-    /// Appends what the 200 says (§10.3 step 8): every binding with the seconds that it has left,
-    /// Path to a phone that supports it (RFC 3327 §5.3), what we support, and the time.
+    /// Appends the header lines of the 200 (§10.3 step 8): every binding with the seconds that it has left,
+    /// Path for a phone that supports it (RFC 3327 §5.3), our extensions, and the time.
     pub(crate) fn write_headers(&self, record: &AorRecord, out: &mut Vec<u8>) {
         let now = self.now.unix_s();
         for binding in record.live(now) {
