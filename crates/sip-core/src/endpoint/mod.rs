@@ -2,9 +2,9 @@
 //!
 //! Four kinds of methods, and the order in which the shell calls them in one turn of its loop:
 //!
-//! 0. [`Endpoint::admit`], for each message that arrives. Not for one that another worker has handed
-//!    over: it was admitted there. Then [`Endpoint::owner_of`], if that saves work: a datagram that
-//!    belongs to another worker is not handled.
+//! 0. [`Endpoint::admit`], for each message that arrives. A message that another worker has handed over was
+//!    admitted there. Then [`Endpoint::owner_of`], if that saves work: a datagram that belongs to another
+//!    worker is not handled.
 //! 1. `handle_*`: something happened (bytes, a result, an undelivered message, time passed).
 //! 2. `poll_*`: take the outcome: [`Endpoint::poll_transmit`], then [`Endpoint::poll_query`],
 //!    [`Endpoint::poll_event`], and [`Endpoint::poll_timeout`] last, to know how long to sleep.
@@ -41,17 +41,17 @@ use crate::time::{Instant, Now};
 use crate::transport::framing::FramingError;
 use crate::transport::{Flow, TransmitBatch, Transport, stun};
 
-/// What became of a message given to the endpoint.
+/// The outcome of handling a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Handled {
-    /// It was dealt with here.
+    /// The message was handled here.
     Here,
-    /// Its state lives on another worker: give the same bytes and flow to that worker's
+    /// The state of the message lives on another worker: give the same bytes and flow to that worker's
     /// [`Endpoint::handle_message`]. Nothing was changed here.
     HandOver(WorkerId),
-    /// On a stream: the message may not have ended where framing found its end. Send what is queued
-    /// and close the connection.
+    /// On a stream: the message may not have ended where framing found its end. Send the queued messages and
+    /// close the connection.
     Close,
 }
 
@@ -59,19 +59,19 @@ pub enum Handled {
 #[derive(Debug)]
 pub struct Endpoint {
     engine: Engine,
-    /// Index of the message at hand, apart from the engine so that both can be borrowed.
+    /// The index of the message at hand, apart from the engine so that both can be borrowed.
     index: HeaderIndex,
     /// The message at hand, if it came with folded lines.
     unfolded: Vec<u8>,
-    /// Transactions informed that their connection has closed, since the timers were last seen to.
+    /// Transactions that learned in this turn that their connection has closed.
     told: usize,
 }
 
-/// Transactions that are informed in one turn that their connection has closed.
+/// The most transactions that learn in one turn that their connection has closed.
 const TOLD_AT_ONCE: usize = 64;
 
 impl Endpoint {
-    /// An endpoint of worker `worker`. `shared` is what the workers of one process share.
+    /// An endpoint of worker `worker`. `shared` is the state that the workers of one process share.
     pub fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
         let mut engine = Engine::new(config, keys, worker, shared);
         engine.start_probes();
@@ -84,22 +84,22 @@ impl Endpoint {
         }
     }
 
-    /// Whether a message that arrives on `flow` is admitted; if not, it is dropped unread. To be
-    /// called once for each message, by the worker to which it comes, before [`Endpoint::owner_of`]
-    /// and [`Endpoint::handle_message`]: both workers of one that is handed over would else count it.
+    /// Whether a message that arrives on `flow` is admitted; if not, the message is dropped unread. The
+    /// worker to which a message comes calls this once for it, before [`Endpoint::owner_of`] and
+    /// [`Endpoint::handle_message`]. Else both workers would count a message that is handed over.
     #[must_use]
     #[inline]
     pub fn admit(&mut self, now: Now, flow: &Flow) -> bool {
         !self.engine.admission.is_on() || self.engine.admit(now, flow)
     }
 
-    /// The other worker that a datagram belongs to, by its Call-ID alone. `None`: it belongs to this
-    /// one, or must be read by [`Endpoint::handle_message`] to know. Giving it to that worker at once
+    /// The other worker that a datagram belongs to, by its Call-ID alone. `None`: the datagram belongs to
+    /// this worker, or must be read by [`Endpoint::handle_message`] to know. Giving it to that worker at once
     /// saves that reading, which would end in [`Handled::HandOver`].
     ///
-    /// A datagram that would not have been handed over (it is refused, or belongs to no worker) may
-    /// be named here, too: that worker does the same with it. Not so on a stream, since its
-    /// connection may have to be closed where it is.
+    /// A datagram that would not be handed over (it is refused, or belongs to no worker) may be named here,
+    /// too: that worker does the same with it. A message on a stream must not be, since its connection may
+    /// have to be closed where it is.
     #[must_use]
     pub fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         if !self.engine.holds_state {
@@ -112,8 +112,7 @@ impl Endpoint {
         (!bytes.trim_ascii_start().starts_with(b"REGISTER ")).then_some(other)
     }
 
-    /// Takes a complete message that arrived on `flow`: a datagram, or one message framed from a
-    /// stream.
+    /// Handles a complete message that arrived on `flow`: a datagram, or one message framed from a stream.
     pub fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Parse);
@@ -135,7 +134,7 @@ impl Endpoint {
             }
             return Handled::Here;
         };
-        // No line of a value that is sent on may look like a header of its own.
+        // No line of a relayed value may look like a header of its own.
         if message.is_folded() && message.defect().is_none() {
             let mut unfolded = core::mem::take(&mut self.unfolded);
             unfolded.clear();
@@ -161,10 +160,10 @@ impl Endpoint {
         }
     }
 
-    /// Refuses the request at fault on a stream that cannot be followed further, if it is one and a
-    /// response is possible (RFC 3261 §18.3, §21.4.11). The shell closes the connection after sending
-    /// that. `Some`: its transaction lives on another worker. Give these bytes, with the same flow,
-    /// to that worker's [`Endpoint::handle_message`].
+    /// Refuses the request at fault on a stream that cannot be followed further, if a response is possible
+    /// (RFC 3261 §18.3, §21.4.11). A response at fault ends its branch. The shell then sends the queued
+    /// messages and closes the connection. `Some`: the transaction lives on another worker. Give these bytes,
+    /// with the same flow, to that worker's [`Endpoint::handle_message`].
     pub fn handle_framing_error(
         &mut self,
         now: Now,
@@ -182,8 +181,8 @@ impl Endpoint {
             let _ = engine.refuse_unreadable(&message, flow, error.fault.into());
         } else {
             let outcome = engine.handle_flawed(&message, flow, Flaw::Framing(error.fault));
-            // Without its last line it has no end, whatever else was wrong: so the other worker takes
-            // it for one that cannot be relayed.
+            // Without its last line the head has no end, whatever else was wrong. So the other worker, too,
+            // takes it for a response that cannot be relayed.
             if let Handled::HandOver(worker) = self.follow(outcome) {
                 let head = error.head.strip_suffix(b"\r\n").unwrap_or(error.head);
                 return Some((worker, head.into()));
@@ -192,8 +191,7 @@ impl Endpoint {
         None
     }
 
-    /// Takes a message, sent to `to`, that could not be delivered: ICMP error, connection refused or
-    /// lost.
+    /// Handles a message, sent to `to`, that could not be delivered: ICMP error, connection refused or lost.
     pub fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {
         let engine = &mut self.engine;
         engine.now = now;
@@ -204,14 +202,15 @@ impl Endpoint {
         self.engine.activity.enter(before);
     }
 
-    /// Notes that a connection on which messages had come is closed. The shell calls every worker:
-    /// registrations are known to the one that owns it, transactions to any. A message that could not
-    /// be delivered on it comes by [`Endpoint::handle_undelivered`] as ever, before or after this.
+    /// Notes that a connection on which messages had come is closed. The shell calls every worker: the worker
+    /// that owns the connection knows its registrations, and any worker may have its transactions. A message
+    /// that could not be delivered on the connection comes by [`Endpoint::handle_undelivered`] as ever,
+    /// before or after this.
     ///
-    /// Bindings made over it keep their time, and are no targets if the flow was the only way to
-    /// them. Requests without any response fail at once. So does what rings at a WebSocket client,
-    /// which responds there or nowhere. Another response may yet come by a new connection (RFC 3261
-    /// §18.2.2), and is awaited.
+    /// Bindings made over the connection keep their time, and are no targets if the flow was the only way to
+    /// them. Requests without any response fail at once. So do requests that ring at a WebSocket client,
+    /// which responds there or nowhere. Another response may yet come by a new connection (RFC 3261 §18.2.2),
+    /// and is awaited.
     pub fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Transaction);
@@ -232,7 +231,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the result of a query to a back-end.
+    /// Handles the result of a query to a back-end.
     pub fn handle_result(&mut self, now: Now, id: QueryId, result: QueryResult) {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Store);
@@ -282,8 +281,8 @@ impl Endpoint {
         }
     }
 
-    /// Moves the messages to be sent into `batch`, and drops its old content. Returns whether there
-    /// are any.
+    /// Moves the messages to be sent into `batch`, and drops its old content. Returns whether there are any
+    /// messages.
     pub fn poll_transmit(&mut self, batch: &mut TransmitBatch) -> bool {
         batch.clear();
         if self.engine.out.is_empty() {
@@ -296,7 +295,7 @@ impl Endpoint {
     /// The next query to a back-end.
     #[must_use]
     pub fn poll_query(&mut self) -> Option<Query> {
-        // Names that requests will need soon, or that serve although their time is over.
+        // These are names that requests will need soon, or whose records serve although their time is over.
         while let Some((name, kind)) = self.engine.resolver.poll_refresh() {
             let purpose = Purpose::Resolve {
                 name: name.clone(),
@@ -308,8 +307,8 @@ impl Endpoint {
         self.engine.queries.pop_front()
     }
 
-    /// The next connection on which its peer wants requests to this address (RFC 5923). The shell
-    /// uses it for messages by TLS to there, if the peer has proved the domain that they are for.
+    /// The next connection on which its peer wants requests to this address (RFC 5923). The shell uses it for
+    /// messages by TLS to that address, if the peer has proved the domain that they are for.
     pub fn poll_alias(&mut self) -> Option<(ConnId, SocketAddr)> {
         self.engine.aliases.pop()
     }
@@ -320,7 +319,7 @@ impl Endpoint {
         self.engine.events.pop_front()
     }
 
-    /// When [`Endpoint::handle_timeout`] wants to be called next.
+    /// The time at which [`Endpoint::handle_timeout`] is to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.engine.waiting.has_ready() || self.engine.has_closed() {
@@ -329,7 +328,7 @@ impl Endpoint {
         self.engine.wheel.next_deadline()
     }
 
-    /// Takes a new configuration; what is under way goes on by the old route decisions.
+    /// Takes a new configuration; requests under way go on by the old route decisions.
     pub fn reconfigure(&mut self, config: &Config) {
         self.engine.reconfigure(config);
         self.engine.start_probes();
@@ -341,12 +340,12 @@ impl Endpoint {
         self.engine.admission.set_source_lists(standing);
     }
 
-    /// From now on `activity` reports what this endpoint is busy with. Nothing else depends on it.
+    /// Sets the `activity` that reports what this endpoint is busy with. Nothing else depends on it.
     pub fn observe(&mut self, activity: Activity) {
         self.engine.activity = activity;
     }
 
-    /// From now on new requests outside dialogs get 503; the rest goes on.
+    /// Makes new requests outside dialogs get 503 from now on; all others go on.
     pub fn drain(&mut self) {
         self.engine.draining = true;
     }
@@ -357,17 +356,17 @@ impl Endpoint {
         self.engine.live == 0 && self.engine.waiting.requests == 0
     }
 
-    /// Counts so far.
+    /// The counts since the start.
     pub fn counters(&self) -> &Counters {
         &self.engine.counters
     }
 
-    /// Final responses to INVITEs by code, and how long callers waited.
+    /// Final responses to INVITEs by code, and the waiting times of their callers.
     pub fn calls(&self) -> &Calls {
         &self.engine.calls
     }
 
-    /// Values of the moment.
+    /// The values of the moment.
     pub fn gauges(&self) -> Gauges {
         let engine = &self.engine;
         Gauges {
@@ -387,7 +386,8 @@ impl Endpoint {
     }
 }
 
-/// Takes a response with a flaw: mended, if that can be; else it ends the branch that it belongs to.
+/// Handles a response with a flaw. The response is mended if possible; else it ends the branch that it
+/// belongs to.
 #[cold]
 fn take_flawed(engine: &mut Engine, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
     let mut text = Vec::new();
