@@ -1,16 +1,16 @@
 //! Token buckets of many sources in a table of fixed size.
 //!
-//! A bucket is one number: the time at which it will be full again. A message costs one interval (a
-//! second by the rate); it passes if the bucket lacks no more than `burst - 1` of them. That is the
-//! token bucket itself, with its tokens counted from the other side (GCRA, ITU-T I.371).
+//! A bucket is one number: the time at which it will be full again. A message costs one interval (a second by
+//! the rate); it passes if the bucket lacks at most `burst - 1` of them. That is a token bucket with its
+//! tokens counted from the other side (GCRA, ITU-T I.371).
 //!
-//! The table is set-associative: the keyed hash of a source names a set of [`WAYS`] places, and no
-//! other place is searched. A new source without a place takes that of the fullest bucket of its set.
-//! A full bucket says nothing and may go; one that lacks little forgets little, and is counted.
+//! The table is set-associative: the keyed hash of a source names a set of [`WAYS`] places, and no other
+//! place is searched. A new source without a place takes that of the fullest bucket of its set. A full bucket
+//! holds no information and may go. A bucket that lacks little loses little, and its loss is counted.
 //!
-//! The bucket of a source that is being refused is never given away. If all of a set are such, the
-//! new source passes uncounted, and that is counted, too. So forged sources, however many, free no
-//! source that is refused. No source can choose its neighbours, since the hash is keyed.
+//! The bucket of a source that is being refused is never given away. If all buckets of a set are such, the
+//! new source passes uncounted, and that is counted, too. So forged sources, however many, free no source
+//! that is refused. No source can choose its neighbours, since the hash is keyed.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -20,10 +20,10 @@ use crate::time::Instant;
 /// Places of a set: their keys are one line of cache.
 const WAYS: usize = 8;
 
-/// No source.
+/// The value of a place without a source.
 const NOBODY: u64 = u64::MAX;
 
-/// Two lines of cache.
+/// A set, which takes two lines of cache.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Set {
@@ -49,16 +49,16 @@ pub(crate) struct Buckets {
     slack_ns: u64,
 }
 
-/// What became of a message.
+/// The outcome of taking a message out of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It passes.
+    /// The message passes.
     Passed,
-    /// It passes, and another source's bucket was forgotten for it.
+    /// The message passes, and another source's bucket was forgotten for it.
     Evicted,
-    /// It passes uncounted: there was no place.
+    /// The message passes uncounted: there was no place.
     Untracked,
-    /// It is more than the source may send.
+    /// The message is more than the source may send.
     Refused,
 }
 
@@ -80,7 +80,7 @@ impl Buckets {
         }
     }
 
-    /// Whether the bucket of this source holds `count` messages now. Takes none.
+    /// Whether the bucket of this source holds `count` messages now. This takes none.
     pub(crate) fn may_take(&self, now: Instant, source: u64, hash: u64, count: u32) -> bool {
         let now_ns = now.as_micros().saturating_mul(1000);
         let set = self.sets.get(hash as usize & self.mask);
@@ -124,7 +124,7 @@ impl Buckets {
 }
 
 impl Set {
-    /// Gives a source that is new the place of the fullest bucket.
+    /// Gives a new source the place of the fullest bucket.
     #[cold]
     fn enter(&mut self, source: u64, now_ns: u64, interval_ns: u64, most_ns: u64) -> Taken {
         let places = self.sources.iter_mut().zip(&mut self.full_ns);

@@ -1,17 +1,17 @@
-//! Admission: whether a message that arrives is handled, decided before anything of it is read.
+//! Admission: whether a message that arrives is handled, decided before any of it is read.
 //!
-//! A message is refused, without a response, if its source is banned or sends more than it may
-//! ([`bucket`]). All state is one worker's own. What the workers hold in common (bans, the addresses
-//! of our next hops) comes to each as a [`SourceLists`]. The shell makes that value anew when it
-//! changes, so that nothing shared is read, let alone written, for a message.
+//! A message is refused, without a response, if its source is banned or sends more than it may ([`bucket`]).
+//! All state is one worker's own. The state that the workers have in common (bans, the addresses of our next
+//! hops) comes to each as a [`SourceLists`]. The shell makes that value anew when it changes, so that nothing
+//! shared is read, let alone written, for a message.
 //!
 //! **The trust domain is exempt**: sources in `trust` and `exempt` of the configuration, and peers
 //! that have proved a trusted name by certificate. So are next hops and group members of the
 //! configuration, at all addresses that name service gives.
 //!
-//! Name service is asked as long as any source may be refused (`proxy/peers.rs`), and addresses are
-//! learnt as requests are sent there, too. They are reported to all workers, since a peer's messages
-//! may come to any of them. A source is checked for exemption only when it is about to be refused.
+//! Name service is queried as long as any source may be refused (`proxy/peers.rs`), and addresses are learnt
+//! as requests are sent there, too. They are reported to all workers, since a peer's messages may come to any
+//! of them. A source is checked for exemption only when it is about to be refused.
 
 pub(crate) mod bucket;
 mod source;
@@ -43,18 +43,18 @@ pub struct SourceLists {
     pub peers: Sources,
 }
 
-/// Peers that one worker has learnt; a source that is not remembered is reported again.
+/// The most peers that one worker has learnt. If a source is not remembered, it is reported again.
 const PEERS: usize = 4096;
 
 /// Microseconds after which a peer that is still met is reported again.
 const MEET_AGAIN_US: u64 = 600_000_000;
 
-/// Why a message is refused.
+/// The reason for the refusal of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Its source is banned.
+    /// The source is banned.
     Banned,
-    /// It is more than its source may send. `Some`: log it, with the number of messages since the
+    /// The message is more than the source may send. `Some`: log it, with the number of messages since the
     /// last that was logged.
     Limited(Option<u32>),
 }
@@ -77,7 +77,7 @@ pub(crate) struct Admission {
     key: (u64, u64),
 }
 
-/// Makes hashers of sources: peers choose theirs, so they are keyed.
+/// The builder of keyed hashers of sources: peers choose their sources.
 #[derive(Clone, Copy, Debug)]
 struct BuildKeyed((u64, u64));
 
@@ -89,7 +89,7 @@ impl core::hash::BuildHasher for BuildKeyed {
 }
 
 impl Admission {
-    /// `key` differs between endpoints and starts.
+    /// The admission by `config`. `key` differs between endpoints and starts.
     pub(crate) fn new(config: &Config, key: (u64, u64)) -> Self {
         let mut made = Self {
             is_on: false,
@@ -119,7 +119,7 @@ impl Admission {
         self.switch();
     }
 
-    /// Takes what the process now holds of sources.
+    /// Takes the lists of sources that the process now holds.
     pub(crate) fn set_source_lists(&mut self, standing: Arc<SourceLists>) {
         self.standing = standing;
         self.switch();
@@ -171,7 +171,7 @@ impl Admission {
     pub(crate) fn is_exempt(&self, flow: &Flow) -> bool {
         let ip = flow.remote.ip();
         let source = Source::of(ip);
-        // A translated address has two names.
+        // A translated address has two spellings.
         let plain = Some(source.address()).filter(IpAddr::is_ipv4);
         let has_it =
             |network: &Network| network.contains(ip) || plain.is_some_and(|plain| network.contains(plain));
@@ -218,9 +218,8 @@ fn hash(key: (u64, u64), source: Source) -> u64 {
     hasher.finish()
 }
 
-/// The networks of the trust domain, as the configuration has them: their messages are never refused,
-/// and no part of them is banned. Next hops are among them if the configuration gives their
-/// addresses.
+/// The networks of the trust domain, as the configuration has them: their messages are never refused, and no
+/// part of them is banned. Next hops are among the networks if the configuration gives their addresses.
 pub fn exempt_networks(config: &Config) -> Vec<Network> {
     let mut networks = config.trust.clone();
     networks.extend(&config.abuse.exempt);

@@ -8,12 +8,12 @@ use core::str::FromStr;
 
 use crate::config::Network;
 
-/// One source: an address of IPv4, or a network of 64 bits of IPv6, since a host with one address
-/// there has all. Behind the well-known prefix of translators, `64:ff9b::/96` (RFC 6052 §2.1), it is
-/// the IPv4 address that was translated: else all of IPv4 would be one source.
+/// One source: an address of IPv4, or a network of 64 bits of IPv6, since a host with one address there has
+/// all. Behind the well-known prefix of translators, `64:ff9b::/96` (RFC 6052 §2.1), the source is the IPv4
+/// address that was translated: else all of IPv4 would be one source.
 ///
-/// IPv6 is the upper half of the address; IPv4 stands behind 32 bits that are set, which begin
-/// multicast addresses of IPv6 (RFC 4291 §2.7) and so no source.
+/// An IPv6 source is the upper half of the address. An IPv4 source stands behind 32 bits that are set, which
+/// begin multicast addresses of IPv6 (RFC 4291 §2.7) and so no source.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(u64);
 
@@ -24,8 +24,8 @@ const V4: u64 = 0xffff_ffff << 32;
 const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
 
 impl Source {
-    /// The source that `ip` belongs to. An IPv4-mapped address of IPv6 is one of IPv4, and so is one that
-    /// was translated with the well-known prefix.
+    /// The source that `ip` belongs to. An IPv4-mapped address of IPv6 counts as IPv4, and so does an address
+    /// that was translated with the well-known prefix.
     pub fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Self(V4 | u64::from(ip.to_bits())),
@@ -36,7 +36,7 @@ impl Source {
         }
     }
 
-    /// Whether it is of the network, or the network is a part of it.
+    /// Whether the source belongs to the network, or the network is a part of the source.
     pub fn touches(self, network: &Network) -> bool {
         let first = self.address();
         let translated = match first {
@@ -46,12 +46,12 @@ impl Source {
             IpAddr::V6(_) => None,
         };
         let is_part = network.prefix_len >= 64 && Self::of(network.address) == self;
-        // A network of translated addresses has those of IPv4 behind it; all of them are no such.
+        // A network of translated addresses has addresses of IPv4 behind it, unless it is the whole prefix.
         let is_behind = |ip| network.prefix_len > 96 && network.contains(ip);
         network.contains(first) || is_part || translated.is_some_and(is_behind)
     }
 
-    /// Its first address.
+    /// The first address of the source.
     pub fn address(self) -> IpAddr {
         if self.0 & V4 == V4 {
             Ipv4Addr::from_bits(self.0 as u32).into()
@@ -60,13 +60,13 @@ impl Source {
         }
     }
 
-    /// The source as a number of its own. None is `u64::MAX`.
+    /// The source as a number of its own. No source is `u64::MAX`.
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }
 }
 
-/// As `192.0.2.1` or `2001:db8::/64`.
+/// Writes the source as `192.0.2.1` or `2001:db8::/64`.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address() {
@@ -86,7 +86,7 @@ impl fmt::Debug for Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoSource;
 
-/// Reads what is displayed, and any address, which stands for its source.
+/// Reads a displayed source, and any address, which stands for its source.
 impl FromStr for Source {
     type Err = NoSource;
 
@@ -111,17 +111,17 @@ impl FromStr for Source {
 pub struct Sources(Box<[Source]>);
 
 impl Sources {
-    /// Whether `source` is in it: a binary search.
+    /// Whether `source` is in the set: a binary search.
     pub fn contains(&self, source: Source) -> bool {
         self.0.binary_search(&source).is_ok()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, in order.
+    /// All sources of the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = Source> {
         self.0.iter().copied()
     }

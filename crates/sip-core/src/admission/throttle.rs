@@ -15,14 +15,14 @@ const INTERVAL_US: u64 = 60_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Line {
     source: u64,
-    /// When it was logged last.
+    /// The time of the last line.
     at: Instant,
-    /// Events since then.
+    /// Events since that line.
     since: u32,
 }
 
-/// When each source was logged last. Direct-mapped: a colliding source evicts the older entry, which
-/// is then logged again. The log's own bound limits the lines of many sources.
+/// The time of each source's last line. Direct-mapped: a colliding source evicts the older entry, which is
+/// then logged again. The log's own bound limits the lines of many sources.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle(Box<[Line]>);
 
@@ -38,7 +38,7 @@ impl LogThrottle {
             };
             self.0 = vec![line; SOURCES].into_boxed_slice();
         }
-        // The buckets take the low bits.
+        // The buckets use the low bits of the hash.
         let line = self.0.get_mut((hash >> 40) as usize % SOURCES)?;
         if line.source != source.bits() {
             *line = Line {

@@ -90,20 +90,20 @@ pub struct Credentials<'a> {
     pub userhash: bool,
 }
 
-/// The credentials of a request, if it has any.
+/// The credentials found in a request.
 #[derive(Clone, Debug)]
 pub enum Found<'a> {
     /// No credentials for this realm with an algorithm that we offer: challenge.
     None,
-    /// Credentials for this realm that lack a part or have an impossible one: 400
-    /// (RFC 2617 §3.2.2; RFC 7616 §3.4).
+    /// Credentials for this realm that lack a part or have an impossible one: 400 (RFC 2617 §3.2.2; RFC 7616
+    /// §3.4).
     Malformed,
-    /// Credentials; whether they are good is another question.
+    /// Credentials that can be read; they remain to be checked.
     Credentials(Credentials<'a>),
 }
 
-/// Picks the credentials for `policy`'s realm from a request. Those for other realms, in other
-/// schemes, and with algorithms that we do not offer are left alone; of several the first counts.
+/// Picks the credentials for `policy`'s realm from a request. Credentials for other realms, in other schemes,
+/// and with algorithms that we do not offer are left alone; of several the first counts.
 pub fn find<'a>(message: &Message<'a>, role: Role, policy: &AuthPolicy) -> Found<'a> {
     for field in message.fields_named(role.credentials_header()) {
         let Some(value) = AuthValue::parse(message.field_value(field)) else {
@@ -160,8 +160,8 @@ fn is_realm(value: &AuthValue<'_>, realm: &[u8]) -> bool {
     unescaped(text).eq(realm.iter().copied())
 }
 
-/// Header lines (spans of [`Message::source`]) with credentials for `realm`, in both roles: they have
-/// done their work here, and no other server needs them (RFC 3261 §22.3).
+/// Header lines (spans of [`Message::source`]) with credentials for `realm`, in both roles. They are used up
+/// here, and no other server needs them (RFC 3261 §22.3).
 pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator<Item = Range<usize>> {
     [HeaderName::Authorization, HeaderName::ProxyAuthorization]
         .into_iter()
@@ -170,15 +170,16 @@ pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator
             let text = message.field_value(field);
             match AuthValue::parse(text) {
                 Some(value) => is_realm(&value, realm) || asks_realm(text, realm),
-                // Another reader may understand what this one cannot: rather drop it than leak it.
+                // Another parser may understand a line that this one cannot: it is dropped rather than
+                // leaked.
                 None => asks_realm(text, realm) || is_quoted_in(text, realm),
             }
         })
         .map(|field| field.start as usize..field.end as usize)
 }
 
-/// Whether `realm = …` stands somewhere in `text`, whatever stands around it: another reader may find
-/// parameters where we find none, or take a second `realm` where we take the first.
+/// Whether `realm = …` stands somewhere in `text`, whatever is around it. Another parser may find parameters
+/// that this one does not, or take a second `realm` instead of the first.
 fn asks_realm(text: &[u8], realm: &[u8]) -> bool {
     let names = text.windows(5).enumerate();
     let mut names = names.filter(|(_, name)| name.eq_ignore_ascii_case(b"realm"));
@@ -195,7 +196,7 @@ fn asks_realm(text: &[u8], realm: &[u8]) -> bool {
     })
 }
 
-/// What stands before the closing quote, without the backslashes of quoted pairs (RFC 3261 §25.1).
+/// The text before the closing quote, without the backslashes of quoted pairs (RFC 3261 §25.1).
 fn unescaped(quoted: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = quoted.iter().copied();
     core::iter::from_fn(move || match rest.next() {

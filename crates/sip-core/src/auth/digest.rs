@@ -12,7 +12,7 @@ use crate::query::Secrets;
 const LONGEST: usize = 32;
 
 impl Algorithm {
-    /// As written in `algorithm` (RFC 7616 §3.3, RFC 8760 §2.1).
+    /// The name as written in `algorithm` (RFC 7616 §3.3, RFC 8760 §2.1).
     pub const fn name(self) -> &'static str {
         match self {
             Self::Md5 => "MD5",
@@ -50,12 +50,12 @@ impl Hash {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// In lower-case hexadecimal digits, as it goes on the wire and into the subscriber table.
+    /// The hash in lower-case hexadecimal digits, as it goes on the wire and into the subscriber table.
     pub fn to_hex(&self) -> Hex {
         hex(self.as_bytes())
     }
 
-    /// Of at most 32 bytes; longer ones are cut.
+    /// A hash of these bytes, at most 32; more are cut off.
     pub fn from_slice(bytes: &[u8]) -> Self {
         let len = bytes.len().min(LONGEST);
         let mut hash = Self {
@@ -66,7 +66,8 @@ impl Hash {
         hash
     }
 
-    /// Reads hexadecimal digits of either case; `None` unless they are exactly a hash of `algorithm`.
+    /// Reads hexadecimal digits of either case. `None` if their number is not that of a hash of `algorithm`,
+    /// or one is no digit.
     pub fn from_hex(algorithm: Algorithm, digits: &[u8]) -> Option<Self> {
         let len = algorithm.digest_len();
         if digits.len() != 2 * len {
@@ -179,7 +180,7 @@ fn hash_joined(algorithm: Algorithm, parts: &[&[u8]]) -> Hash {
     }
 }
 
-/// `H(A1)` with `A1 = username:realm:password` (RFC 7616 §3.4.2): what a subscriber table keeps.
+/// `H(A1)` with `A1 = username:realm:password` (RFC 7616 §3.4.2), as a subscriber table keeps it.
 pub fn ha1(algorithm: Algorithm, username: &[u8], realm: &[u8], password: &[u8]) -> Hash {
     hash_joined(algorithm, &[username, realm, password])
 }
@@ -212,7 +213,7 @@ impl Secrets {
     }
 }
 
-/// What `qop=auth` adds to a response: values as sent, without quotes.
+/// The values that `qop=auth` adds to a response, as sent, without quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QopAuth<'a> {
     /// `qop`, as sent (`auth`).
@@ -223,14 +224,15 @@ pub struct QopAuth<'a> {
     pub cnonce: &'a [u8],
 }
 
-/// The input of a digest response, besides the secret. Values as sent, without quotes.
+/// The input of a digest response, besides the secret: values as sent, without quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input<'a> {
     /// Algorithm.
     pub algorithm: Algorithm,
     /// `nonce`.
     pub nonce: &'a [u8],
-    /// `None`: computed as by RFC 2069 (RFC 7616 has dropped it, RFC 3261 §22.4 rule 8 has not).
+    /// The values of `qop=auth`. `None`: computed as by RFC 2069 (RFC 7616 has dropped that, RFC 3261 §22.4
+    /// rule 8 has not).
     pub qop: Option<QopAuth<'a>>,
     /// The request's method.
     pub method: &'a [u8],

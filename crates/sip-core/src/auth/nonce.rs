@@ -1,5 +1,5 @@
-//! Self-contained nonces (RFC 7616 §3.3, §5.4): a time, the node that made it, unique bits, and a MAC
-//! over these and the realm. So nothing is kept for a challenge without a reply.
+//! Self-contained nonces (RFC 7616 §3.3, §5.4): a time, the node that made the nonce, unique bits, and a MAC
+//! over these and the realm. So no state is kept for a challenge without a reply.
 //!
 //! Layout, before base64url (RFC 4648 §5, without padding; 43 characters):
 //!
@@ -11,10 +11,10 @@
 //! The time is Unix milliseconds, all numbers are big-endian. The MAC is 96 bits of SipHash-2-4 with
 //! 128 bits under a key derived from the domain's secret.
 //!
-//! The source is 32 bits of a keyed hash of the address that the challenge was sent to. A client that
-//! uses the nonce has received it there, so that a spoofed address is distinguished from a real one
-//! ([`NonceSource::issued_to`]). On a connection a nonce is good at other addresses, too, since a
-//! phone may move from one network to another.
+//! The source is 32 bits of a keyed hash of the address that the challenge was sent to. A client that uses
+//! the nonce has received it there, so that a spoofed address is distinguished from a real one
+//! ([`NonceSource::issued_to`]). On a connection a nonce is good at other addresses, too, since a phone may
+//! move from one network to another.
 //!
 //! The unique bits are a keyed function of a counter (no randomness is drawn): they name the nonce in
 //! the replay windows ([`super::window`]).
@@ -29,11 +29,11 @@ use subtle::ConstantTimeEq as _;
 
 use crate::keys::derive_siphash_key;
 
-/// Bytes before encoding.
+/// Bytes of a nonce before encoding.
 const RAW_LEN: usize = 32;
 /// Bytes under the MAC.
 const BODY_LEN: usize = 20;
-/// Where the source stands.
+/// The position of the source.
 const SOURCE: core::ops::Range<usize> = 16..BODY_LEN;
 /// Characters of a nonce.
 pub const NONCE_LEN: usize = 43;
@@ -44,23 +44,23 @@ const FUTURE_SKEW_MS: u64 = 5_000;
 /// The identity of a nonce, for the replay windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonceId {
-    /// Its unique bits.
+    /// The unique bits of the nonce.
     pub id: u64,
-    /// Wall clock of its issue, milliseconds.
+    /// The wall clock time of its issue, milliseconds.
     pub issued_unix_ms: u64,
-    /// The last wall clock second at which it is accepted.
+    /// The last wall clock second at which the nonce is accepted.
     pub expires_unix_s: u64,
 }
 
 /// The result of the check of a nonce in credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonceCheck {
-    /// Ours and young enough; its count remains to be checked.
+    /// The nonce is ours and young enough; its count remains to be checked.
     Good(NonceId),
-    /// Made with our key, but too old, from the future, or by another node with replay windows that
-    /// we do not see.
+    /// The nonce was made with our key, but is too old, from the future, or by another node whose replay
+    /// windows we do not see.
     Stale,
-    /// Not made with our key for this realm.
+    /// The nonce was not made with our key for this realm.
     Forged,
 }
 
@@ -101,8 +101,9 @@ impl core::fmt::Debug for NonceSource {
 }
 
 impl NonceSource {
-    /// `domain_secret` is shared by all that accept each other's keys, `seed` differs between
-    /// endpoints and starts ([`crate::endpoint::Keys`]); `node` is [`crate::config::Config::node_id`].
+    /// A source of nonces. All endpoints that accept each other's nonces share `domain_secret`; `seed`
+    /// differs between endpoints and starts ([`crate::endpoint::Keys`]). `node` is
+    /// [`crate::config::Config::node_id`].
     pub fn new(domain_secret: &[u8; 32], seed: &[u8; 32], node: u16) -> Self {
         Self {
             mac_key: derive_siphash_key(domain_secret, "nonce mac"),
@@ -153,7 +154,7 @@ impl NonceSource {
         })
     }
 
-    /// Whether a nonce that [`NonceSource::check`] found good was sent to `source`: of those that were
+    /// Whether a nonce that [`NonceSource::check`] found good was sent to `source`. Of the nonces that were
     /// sent elsewhere, one in 2³² seems to be.
     pub fn issued_to(&self, nonce: &[u8], source: IpAddr) -> bool {
         decode(nonce).is_some_and(|raw| raw[SOURCE] == self.source_tag(source))
@@ -168,7 +169,8 @@ impl NonceSource {
         (hasher.finish() as u32).to_be_bytes()
     }
 
-    /// The body's length is fixed, so that no two pairs of body and realm are the same bytes.
+    /// The MAC of a nonce. The body's length is fixed, so that no two pairs of body and realm are the same
+    /// bytes.
     fn mac(&self, body: &[u8], realm: &[u8]) -> [u8; RAW_LEN - BODY_LEN] {
         let mut mac = SipHasher24x128::new_with_keys(self.mac_key.0, self.mac_key.1);
         mac.write(body);
@@ -186,7 +188,7 @@ fn encode(raw: &[u8; RAW_LEN]) -> [u8; NONCE_LEN] {
     out
 }
 
-/// Strict: one spelling for each nonce.
+/// Reads a nonce strictly: each has one spelling.
 fn decode(chars: &[u8]) -> Option<[u8; RAW_LEN]> {
     let mut raw = [0; RAW_LEN];
     let decoded = Base64UrlUnpadded::decode(chars, &mut raw).ok()?;

@@ -14,7 +14,7 @@ use crate::event::AuthFailure;
 use crate::keys::{derive_key, derive_siphash_key};
 use crate::query::Secrets;
 
-/// Why credentials are refused before any secret is looked up.
+/// The reason why credentials are refused before any secret is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The nonce is too old, from the future, or another node's: challenge, `stale=true`.
@@ -59,13 +59,13 @@ impl Authenticator {
         challenge::write(out, role, policy, &nonce, stale);
     }
 
-    /// Whether credentials show that their sender receives what is sent to `source`: they are for a
-    /// challenge that went there. Their nonce must have been found good.
+    /// Whether credentials show that their sender receives messages at `source`: they are for a challenge
+    /// that went there. Their nonce must have been found good.
     pub fn answers_from(&self, credentials: &Credentials<'_>, source: IpAddr) -> bool {
         self.nonces.issued_to(credentials.nonce, source)
     }
 
-    /// Checks what needs no secret. Returns the nonce, to be noted as used once
+    /// Makes the checks that need no secret. Returns the nonce, which is to be noted as used once
     /// [`Authenticator::check`] has passed.
     ///
     /// `uri` must be `expected_uri`: the same bytes, or an equal URI by RFC 3261 §19.1.4.
@@ -95,10 +95,9 @@ impl Authenticator {
         Ok(nonce)
     }
 
-    /// Compares the digest response with the right one. `secrets`: of the user named in the
-    /// credentials; `None`: there is no such user. It costs the same then, and the SIP response must
-    /// be the same: a challenge without `stale`. So must it be if the row lacks a hash for the
-    /// algorithm.
+    /// Compares the digest response with the right one. `secrets` are those of the user in the credentials;
+    /// `None`: there is no such user. The comparison costs the same in that case, and the SIP response must
+    /// be the same: a challenge without `stale`. The same holds if the row lacks a hash for the algorithm.
     ///
     /// # Errors
     /// [`AuthFailure::UnknownUser`] or [`AuthFailure::WrongPassword`], for our records only.
@@ -128,11 +127,10 @@ impl Authenticator {
         }
     }
 
-    /// The identity of a request for [`crate::shared::SharedState::use_nonce`]: a hash of all bytes
-    /// of `message`, none of which a retransmission changes, and of its source. The digest covers
-    /// little of a request (RFC 7616 §3.4.3: method and URI). Else another Contact or body could be
-    /// sent with a count that was overheard. Keyed alike on all workers, for any of them may get the
-    /// retransmission.
+    /// The identity of a request for [`crate::shared::SharedState::use_nonce`]: a hash of its source and of
+    /// all bytes of `message`, none of which a retransmission changes. The digest covers little of a request
+    /// (RFC 7616 §3.4.3: method and URI). Without this hash another Contact or body could be sent with an
+    /// overheard count. All workers have the same key, since any of them may get the retransmission.
     pub fn request_hash(&self, message: &[u8], source: SocketAddr) -> u64 {
         let (seed, key) = self.request_key;
         let ip = match source.ip() {
@@ -144,8 +142,8 @@ impl Authenticator {
     }
 }
 
-/// A hash for comparing with others of this process only: nothing is known of it outside, so it needs to withstand no
-/// analysis, as SipHash does at four times the cost.
+/// A hash that is compared with others of this process only. It is never visible outside, so that it need not
+/// withstand analysis, as SipHash does at four times the cost.
 fn fold_all(mut state: u64, key: u64, text: &[u8]) -> u64 {
     let (rows, rest) = text.as_chunks::<16>();
     let mut last = [0; 16];
@@ -159,7 +157,7 @@ fn fold_all(mut state: u64, key: u64, text: &[u8]) -> u64 {
     fold(state ^ text.len() as u64, key)
 }
 
-/// Both halves of a product.
+/// The two halves of a product, combined.
 const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64

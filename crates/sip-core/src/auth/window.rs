@@ -1,21 +1,20 @@
 //! Nonce-count replay windows (RFC 7616 §3.3 `nc`, §5.5 replay attacks).
 //!
-//! A nonce is checked by its MAC alone ([`crate::auth::nonce`]). Only that a *count* is used once
-//! needs memory, and only from the first request with a right digest response: strangers cannot fill
-//! it. Each nonce in use has a window: the highest count seen, a bitmap of the counts just below it,
-//! and hashes of the newest requests. By these a retransmission that no transaction absorbs is
-//! distinguished from a replay.
+//! A nonce is checked by its MAC alone ([`crate::auth::nonce`]). Only the single use of a *count* needs
+//! memory, and only from the first request with a right digest response: strangers cannot fill it. Each nonce
+//! in use has a window: the highest count seen, a bitmap of the counts just below it, and hashes of the
+//! newest requests. These hashes distinguish a retransmission that no transaction absorbs from a replay.
 //!
-//! **What happens at the bound.** At the limit the window that was opened first leaves. Its nonce
-//! must not be accepted afresh, so the map remembers the latest time of issue among those that
-//! left (the *floor*): an unknown nonce issued at or before the floor is [`NonceUse::Unknown`],
-//! and its user is challenged again with `stale=true`. The floor begins just before the time at
-//! which the map was made, so a restart, which forgets all windows, opens no door either.
+//! **At the bound** the window that was opened first leaves. Its nonce must not be accepted afresh. So the
+//! map remembers the latest time of issue among the nonces that left (the *floor*): an unknown nonce issued
+//! at or before the floor is [`NonceUse::Unknown`], and its user is challenged again with `stale=true`. The
+//! floor begins just before the time at which the map was made. So a restart, which forgets all windows,
+//! opens no door either.
 //!
-//! Windows leave once their nonce is past its end, oldest first: each use removes at most
-//! [`EXPIRE_PER_USE`] of them, so a use costs O(1). These raise the floor as well: a nonce that was
-//! too old may be young enough later, when the lifetime is made longer or the clock set back. What
-//! that costs is one more challenge for nonces that were issued as early and not used until then.
+//! Windows leave once their nonce is past its end, oldest first: each use removes at most [`EXPIRE_PER_USE`]
+//! of them, so that a use costs O(1). These windows raise the floor as well: a nonce that was too old may be
+//! young enough later, if the lifetime is made longer or the clock set back. The cost is one more challenge
+//! for nonces that were issued as early and not used until then.
 
 use alloc::collections::VecDeque;
 
@@ -26,26 +25,25 @@ use super::nonce::NonceId;
 /// The result of the check of a nonce count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonceUse {
-    /// Not seen before: accept.
+    /// The count was not seen before: accept.
     Fresh,
-    /// Seen, in the very same request from the same source: a retransmission, accept.
+    /// The count was seen in the very same request from the same source: a retransmission, accept.
     Retransmission,
-    /// Seen in another request, or older than the window: challenge again.
+    /// The count was seen in another request, or is older than the window: challenge again.
     Replay,
-    /// It is unknown whether it was seen: its window left at the limit, or it was issued before the
-    /// process began. Challenge again, `stale=true`.
+    /// The count may have been seen: its window left at the limit, or its nonce was issued before the process
+    /// began. Challenge again, `stale=true`.
     Unknown,
 }
 
 impl NonceUse {
-    /// Whether the request may go on; else it is challenged again, `stale=true`.
+    /// Whether the request may go on; else the request is challenged again, `stale=true`.
     pub const fn is_accepted(self) -> bool {
         matches!(self, Self::Fresh | Self::Retransmission)
     }
 }
 
-/// The count of a request that gave no `qop` and so has none (RFC 2069): such a nonce is good
-/// for one request only.
+/// The count of a request without `qop` (RFC 2069): such a nonce is good for one request only.
 pub const NO_COUNT: u32 = 0;
 
 /// Counts below the highest that may still arrive, once each.
@@ -63,10 +61,10 @@ struct Window {
     id: u64,
     issued_unix_ms: u64,
     expires_unix_s: u64,
-    /// Bit i: count `highest - i` was used.
+    /// Bit i is set if the count `highest - i` was used.
     seen: u64,
     highest: u32,
-    /// Slot of `recent` that is written next.
+    /// The slot of `recent` that is written next.
     next: u8,
     /// Counts and hashes of the newest requests.
     recent_counts: [u32; RECENT],
@@ -88,8 +86,8 @@ impl Window {
     }
 
     fn use_count(&mut self, count: u32, request: u64) -> NonceUse {
-        // A nonce used without a count serves one request, and one used with counts takes none
-        // without.
+        // A nonce used without a count serves one request. A nonce used with counts serves none without a
+        // count.
         let one_shot = self.highest == NO_COUNT || count == NO_COUNT;
         if !one_shot && count > self.highest {
             self.seen = self.seen.checked_shl(count - self.highest).unwrap_or(0) | 1;
@@ -125,7 +123,7 @@ impl Window {
 /// The windows of one lock shard.
 #[derive(Debug)]
 pub struct Windows {
-    /// In the order of first use; the front has sequence number `front`.
+    /// The windows in the order of first use; the front has sequence number `front`.
     queue: VecDeque<Window>,
     /// Sequence numbers by nonce id.
     index: HashTable<u32>,
@@ -137,15 +135,15 @@ pub struct Windows {
     evicted: u64,
 }
 
-/// Nonce ids are the output of a keyed function ([`super::nonce::NonceSource`]) and proven by a MAC
-/// before they come here. No peer chooses them, so they are their own hash, only stirred.
+/// The table hash of a nonce id. Nonce ids are the output of a keyed function ([`super::nonce::NonceSource`])
+/// and proven by a MAC before they come here. No peer chooses them, so that they need only be stirred.
 const fn hash(id: u64) -> u64 {
     id.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(26)
 }
 
 impl Windows {
-    /// Room for `capacity` nonces (at least 1, at most 2³¹). Nonces issued before `started_unix_ms`
-    /// are never accepted: their use is not known.
+    /// Windows for `capacity` nonces (at least 1, at most 2³¹). Nonces issued before `started_unix_ms` are
+    /// never accepted: their use is not known.
     pub fn new(capacity: usize, started_unix_ms: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -157,9 +155,9 @@ impl Windows {
         }
     }
 
-    /// Notes the use of `nonce` with `count` ([`NO_COUNT`]: none was given) at `now_unix_ms`.
-    /// `request` is a keyed hash of the message and its source. Call it only once the request's
-    /// digest response was found right.
+    /// Notes the use of `nonce` with `count` ([`NO_COUNT`]: none was given) at `now_unix_ms`. `request` is a
+    /// keyed hash of the message and its source. The caller calls this only once the request's digest
+    /// response was found right.
     pub fn use_nonce(&mut self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
         self.expire(now_unix_ms);
         if let Some(position) = self.position(nonce.id) {
@@ -174,7 +172,7 @@ impl Windows {
         if self.queue.len() >= self.capacity {
             self.pop();
             self.evicted += 1;
-            // The newcomer may be as old as the one that made room for it.
+            // The new nonce may be as old as the one that made room for it.
             if nonce.issued_unix_ms <= self.floor_unix_ms {
                 return NonceUse::Unknown;
             }
@@ -183,12 +181,12 @@ impl Windows {
         NonceUse::Fresh
     }
 
-    /// Windows held.
+    /// The number of windows held.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether none is held.
+    /// Whether no window is held.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -234,8 +232,8 @@ impl Windows {
         self.front = front.wrapping_add(1);
     }
 
-    /// A nonce past its end is stale by its own time stamp, so its window is not needed any more.
-    /// The end is that of [`super::nonce::NonceSource::check`], to the second.
+    /// Removes windows whose nonces are past their end. Such a nonce is stale by its own time stamp, and
+    /// needs no window. The end is that of [`super::nonce::NonceSource::check`], to the second.
     fn expire(&mut self, now_unix_ms: u64) {
         for _ in 0..EXPIRE_PER_USE {
             match self.queue.front() {

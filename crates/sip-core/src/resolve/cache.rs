@@ -22,21 +22,21 @@ use super::services;
 use crate::query::{Record, RecordKind, Records, Unavailable};
 use crate::time::{Instant, Millis};
 
-/// A result with a TTL of 0 still serves the request that asked, while it waits for the next one,
-/// seconds.
+/// The shortest time that a result is kept, seconds. A result with a TTL of 0 still serves the request that
+/// asked, while it waits for the next one.
 const MIN_TTL_S: u32 = 5;
-/// Longest time that a result is kept, whatever its TTL says, seconds.
+/// The longest time that a result is kept, whatever its TTL says, seconds.
 const MAX_TTL_S: u32 = 86_400;
-/// How long after its end a result still serves while it is asked for anew, seconds; counted from the
-/// last failed look-up if there is one.
+/// Seconds after its end for which a result still serves while it is queried anew; counted from the last
+/// failed look-up if there is one.
 pub(super) const STALE_S: u32 = 60;
-/// How long after its end a result serves at all, however often its look-up fails, seconds.
+/// Seconds after its end for which a result serves at all, however often its look-up fails.
 pub(super) const MAX_STALE_S: u32 = 3_600;
-/// A failed look-up is not repeated sooner, seconds: long enough to serve those that wait, short
+/// Seconds for which a failed look-up is not repeated: long enough to serve the requests that wait, short
 /// enough to recover at once.
 pub(super) const UNAVAILABLE_S: u32 = 1;
-/// How long requests pass by a failed look-up, while it is repeated, if another way was found,
-/// seconds. Longer than the three look-ups one after another that a name takes.
+/// Seconds for which requests pass by a failed look-up, while it is repeated, if another way was found. This
+/// is longer than the three look-ups one after another that a name takes.
 pub(super) const FAILED_S: u32 = 30;
 /// The most records of one set that are kept, the most preferred of them.
 pub(super) const MAX_RECORDS: usize = 64;
@@ -51,32 +51,31 @@ const fn seconds(s: u32) -> Millis {
 struct Entry {
     /// The last result; `None`: there was none, or it is too old.
     records: Option<Vec<Record>>,
-    /// Until then it is as good as asked for just now.
+    /// The time until which the result is as good as new.
     fresh_until: Instant,
-    /// Until then it serves while it is asked for anew.
+    /// The time until which the result serves while it is queried anew.
     stale_until: Instant,
-    /// When the latest look-up failed, if it did.
+    /// The time at which the latest look-up failed, if it did.
     failed_at: Option<Instant>,
-    /// Its place in [`Cache::leaving`].
+    /// The place of the entry in [`Cache::leaving`].
     leaves: Leaves,
 }
 
-/// The order of leaving when there is no room. Queries for names that do not exist push out others of
-/// that kind before names that do.
+/// The order in which entries leave if there is no room. Names that do not exist push out others of that kind
+/// before names that do exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Leaves {
     has_records: bool,
     at: Instant,
 }
 
-/// A bounded cache of record sets, one per worker. Ordered, so that what it does is the same
-/// each time.
+/// A bounded cache of record sets, one per worker. Its maps are ordered, so that it does the same each time.
 #[derive(Debug)]
 pub struct Cache {
     entries: [BTreeMap<Arc<[u8]>, Entry>; KINDS],
     leaving: BTreeSet<(Leaves, u8, Arc<[u8]>)>,
     limit: usize,
-    /// Filled by looking.
+    /// The look-ups that [`Cache::locate`] wants.
     refreshes: RefCell<Refreshes>,
 }
 
@@ -92,13 +91,13 @@ const fn kind_index(kind: RecordKind) -> u8 {
 /// The state of a record set in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Found<'a> {
-    /// It holds.
+    /// The record set is fresh.
     Fresh(&'a [Record]),
-    /// Its time is over; `tried`: a new look-up failed just now.
+    /// The record set has ended; `tried`: a new look-up failed just now.
     Stale { records: &'a [Record], tried: bool },
     /// The look-up failed; `tried`: just now.
     Failed { tried: bool },
-    /// It must be asked for.
+    /// The record set must be queried.
     Missing,
 }
 
@@ -113,17 +112,17 @@ impl Cache {
         }
     }
 
-    /// Record sets held.
+    /// The number of record sets held.
     pub fn len(&self) -> usize {
         self.leaving.len()
     }
 
-    /// Whether it holds nothing.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.leaving.is_empty()
     }
 
-    /// Counts so far.
+    /// The counts so far.
     pub fn counters(&self) -> CacheCounters {
         self.refreshes
             .try_borrow()
@@ -131,9 +130,9 @@ impl Cache {
             .unwrap_or_default()
     }
 
-    /// The next record set that is to be asked for without a request that waits for it. At most
+    /// The next record set that is to be queried, although no request waits for it. At most
     /// [`super::MAX_REFRESHES`] are under way until their results come by [`Cache::store`], failures
-    /// included. If this method is not called, requests wait that would not have to.
+    /// included. If this method is not called, requests wait unnecessarily.
     #[must_use]
     pub fn poll_refresh(&mut self) -> Option<(Box<[u8]>, RecordKind)> {
         self.refreshes.get_mut().poll()
@@ -172,8 +171,8 @@ impl Cache {
         Some(entry)
     }
 
-    /// Removes one record set: one that serves no request any more, else the soonest to end among
-    /// names that do not exist, else the soonest to end.
+    /// Removes one record set. If one serves no request any more, that one goes; else the soonest to end
+    /// among names that do not exist; else the soonest to end.
     fn make_room(&mut self, now: Instant) {
         let with_records = Leaves {
             has_records: true,
@@ -219,7 +218,7 @@ impl Cache {
         }
     }
 
-    /// Notes a record set that is to be asked for by [`Cache::poll_refresh`].
+    /// Notes a record set that is to be queried by [`Cache::poll_refresh`].
     pub(super) fn want(&self, now: Instant, name: &[u8], kind: RecordKind) {
         if let Ok(mut refreshes) = self.refreshes.try_borrow_mut() {
             refreshes.want(now, name, kind);
@@ -307,14 +306,14 @@ fn usable(kind: RecordKind, values: Vec<Record>) -> Vec<Record> {
             order, preference, ..
         } => (*order, *preference),
     };
-    // Stable: addresses stay as they came.
+    // The sort is stable: addresses stay as they came.
     records.sort_by_key(rank);
     records.truncate(MAX_RECORDS);
     records.shrink_to_fit();
     records
 }
 
-/// `name` in lower case, without memory of its own for all but the longest.
+/// `name` in lower case, on the stack unless it is very long.
 pub(super) fn lower(name: &[u8]) -> SmallVec<[u8; 128]> {
     name.iter().map(u8::to_ascii_lowercase).collect()
 }

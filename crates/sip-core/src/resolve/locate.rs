@@ -1,7 +1,7 @@
 //! The machine that runs over the cache (RFC 3263 §4, §5).
 //!
-//! Record sets of one stage (all services, all hosts) are asked for side by side: the request
-//! waits for the first that is missing, [`Cache::poll_refresh`] gives the others.
+//! Record sets of one stage (all services, all hosts) are queried side by side: the request waits for the
+//! first that is missing, and [`Cache::poll_refresh`] gives the others.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::transport::{MAX_NAME, Transport};
 /// A domain name in lower case.
 type Name = SmallVec<[u8; 128]>;
 
-/// A host with addresses that are candidates.
+/// A host whose addresses are candidates.
 struct Target {
     host: Name,
     transport: Transport,
@@ -32,9 +32,9 @@ struct Target {
 struct Late {
     name: Name,
     kind: RecordKind,
-    /// There was no result to use.
+    /// Whether there was no result to use.
     failed: bool,
-    /// A new look-up failed just now.
+    /// Whether a new look-up failed just now.
     tried: bool,
 }
 
@@ -76,9 +76,9 @@ impl Cache {
         }
     }
 
-    /// Where a response goes if the source of its request cannot be reached any more, or named no
-    /// address to begin with (RFC 3263 §5). An address is used as it is; with a port, the host's
-    /// addresses. Else the services of the transport, else the host's addresses at the default port.
+    /// The destination of a response if the source of its request cannot be reached any more, or named no
+    /// address to begin with (RFC 3263 §5). An address is used as it is. A host with a port is reached at its
+    /// addresses; without one, by the services of the transport, else at its addresses and the default port.
     /// A browser's WebSocket can only be reached on its own connection: no candidates.
     pub fn locate_response(&self, now: Instant, sent_by: &SentBy<'_>) -> Located {
         if matches!(sent_by.transport, Transport::Ws | Transport::Wss) {
@@ -103,7 +103,7 @@ impl Cache {
 }
 
 impl Question<'_> {
-    /// Whether there is a transport for it.
+    /// Whether the question has a transport that can be used.
     fn can_send(&self) -> bool {
         match self.wanted_transport() {
             Some(transport) => self.transports.has(transport),
@@ -118,8 +118,8 @@ struct Run<'c, 'q> {
     question: &'c Question<'q>,
     candidates: Candidates,
     late: Vec<Late>,
-    /// The candidates are those of a host without services, and one of the services may only have
-    /// been missed.
+    /// Whether the candidates are those of a host without services, although a service may only have been
+    /// missed.
     doubtful: bool,
     targets_left: usize,
 }
@@ -157,7 +157,7 @@ impl<'c> Run<'c, '_> {
         if self.by_services(&services, by_naptr)? {
             return Ok(());
         }
-        // "If no SRV records were found": not where there are some that lead nowhere.
+        // "If no SRV records were found": not if there are some that lead nowhere.
         self.doubtful = self.late.iter().any(|l| l.kind == RecordKind::Srv && l.failed);
         let transport = match services.first() {
             Some((transport, _)) if by_naptr => *transport,
@@ -166,7 +166,7 @@ impl<'c> Run<'c, '_> {
         self.host(name, transport, transport.default_port())
     }
 
-    /// Hosts of SRV records: of all `services` one after another, or of the first that leads to an
+    /// Adds the hosts of SRV records: of all `services` one after another, or of the first that leads to an
     /// address. Returns whether there were SRV records.
     fn by_services(&mut self, services: &[(Transport, Name)], all: bool) -> Result<bool, Located> {
         let wanted: SmallVec<[(&[u8], RecordKind); MAX_SERVICES]> = services
@@ -176,8 +176,8 @@ impl<'c> Run<'c, '_> {
         let mut found = false;
         let mut targets = Vec::new();
         for (at, (transport, name)) in services.iter().enumerate() {
-            // Those behind it may not be used, so they are not waited for; but if this one is not
-            // there yet, they come with it.
+            // The services behind this one may not be used, so that they are not waited for. But if this one
+            // is missing, they are queried with it.
             if matches!(self.cache.find(self.now, name, RecordKind::Srv), Found::Missing) {
                 self.need(wanted.get(at..).unwrap_or_default())?;
             }
@@ -213,7 +213,7 @@ impl<'c> Run<'c, '_> {
         }])
     }
 
-    /// A before AAAA: of the families we can send from, the one that works in most networks first.
+    /// Adds the addresses of `targets`, A before AAAA: the family that works in most networks comes first.
     fn addresses(&mut self, targets: &[Target]) -> Result<(), Located> {
         let kinds = [
             (self.question.ipv4, RecordKind::A),
@@ -263,7 +263,7 @@ impl<'c> Run<'c, '_> {
         ips
     }
 
-    /// Stops if one of `wanted` is missing, and has the others that are missing asked for, too.
+    /// Stops if one of `wanted` is missing, and has the other missing ones queried, too.
     fn need(&self, wanted: &[(&[u8], RecordKind)]) -> Result<(), Located> {
         let mut missing = wanted
             .iter()
@@ -298,8 +298,8 @@ impl<'c> Run<'c, '_> {
         records
     }
 
-    /// Ends the walk. Old records may lead to a host. But that there is no host, or no service, must
-    /// be asked for anew; all of it at once, so that the results are of one time.
+    /// Ends the walk. Old records may lead to a host. But if they lead to no host, or to no service, all of
+    /// them must be queried anew, at once, so that the results are of one time.
     fn finish(self) -> Located {
         let unsure = self.candidates.is_empty() || self.doubtful;
         let untried = self.late.iter().position(|l| !l.tried);
@@ -317,7 +317,7 @@ impl<'c> Run<'c, '_> {
                     kind: late.kind,
                 });
         }
-        // RFC 3263 §4.3: one look-up that failed hides nothing of what the others found.
+        // RFC 3263 §4.3: one failed look-up hides nothing of the results of the others.
         if self.candidates.is_empty() && !self.late.is_empty() {
             return Located::Unavailable;
         }

@@ -1,4 +1,4 @@
-//! Locating the next hop (RFC 3263) as a state machine over a cache.
+//! The location of the next hop (RFC 3263), as a state machine over a cache.
 //!
 //! ```text
 //!            IP address ───────────────────────────────────────► candidates
@@ -12,12 +12,12 @@
 //!            └───────────────────────────────────────────┴ none ─► A / AAAA, default port ─► candidates
 //! ```
 //!
-//! [`Cache::locate`] runs the machine from its start over what the cache holds, and names the first
-//! record set that is missing. The caller asks for it, stores the result ([`Cache::store`]) and runs
-//! it again. So a request that waits keeps nothing but its name.
+//! [`Cache::locate`] runs the machine from its start over the cache, and names the first record set that is
+//! missing. The caller queries that set, stores the result ([`Cache::store`]) and runs the machine again. So
+//! a waiting request keeps nothing but its name.
 //!
-//! Only records are kept here, never the fate of an address: candidates that one request tried in
-//! vain say nothing to the next (RFC 3263 §4.3 is each request's own business).
+//! Only records are kept here, never the fate of an address. If one request tried a candidate in vain, that
+//! says nothing to the next (RFC 3263 §4.3 concerns each request alone).
 
 mod cache;
 mod locate;
@@ -43,7 +43,7 @@ pub struct Candidate {
     pub transport: Transport,
     /// Address and port.
     pub address: SocketAddr,
-    /// The URI named this transport.
+    /// Whether the URI named this transport.
     pub named: bool,
 }
 
@@ -52,10 +52,9 @@ pub type Candidates = SmallVec<[Candidate; 2]>;
 
 /// The most candidates that one name gives; the rest is left out.
 pub const MAX_CANDIDATES: usize = 16;
-/// The most services of one domain with SRV records that are asked for: for each transport that there
-/// is, and some to spare.
+/// The most services of one domain whose SRV records are queried: one for each transport, and some to spare.
 pub(crate) const MAX_SERVICES: usize = 6;
-/// The most hosts of one domain with addresses that are asked for.
+/// The most hosts of one domain whose addresses are queried.
 pub(crate) const MAX_TARGETS: usize = 16;
 /// The most record sets that one question needs: NAPTR, services, and both kinds of addresses of
 /// each host.
@@ -70,7 +69,7 @@ pub struct Question<'a> {
     pub port: Option<u16>,
     /// `transport` parameter, if given and known.
     pub transport: Option<Transport>,
-    /// `sips:`.
+    /// Whether the URI is a SIPS URI.
     pub secure: bool,
     /// Transports that we can send over.
     pub transports: Transports,
@@ -78,11 +77,11 @@ pub struct Question<'a> {
     pub ipv4: bool,
     /// See `ipv4`.
     pub ipv6: bool,
-    /// Chooses among SRV records of equal priority; the same number, the same order.
+    /// The number that chooses among SRV records of equal priority: the same number, the same order.
     pub dice: u64,
-    /// No transaction remembers the choice. So it must follow from `dice` and the set of records
-    /// alone, not from the order of a host's addresses (RFC 3261 §16.11). If `false`, a host's
-    /// addresses stay in the order in which they came (RFC 3263 §4.2).
+    /// Whether no transaction remembers the choice. If so, the choice must follow from `dice` and the set of
+    /// records alone, not from the order of a host's addresses (RFC 3261 §16.11). Else a host's addresses
+    /// stay in the order in which they came (RFC 3263 §4.2).
     pub stateless: bool,
 }
 
@@ -109,7 +108,7 @@ impl<'a> From<&'a HopHost> for HostRef<'a> {
 pub struct Transports(u8);
 
 impl Transports {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
     /// This set and `transport`.
@@ -118,7 +117,7 @@ impl Transports {
         Self(self.0 | 1 << transport as u8)
     }
 
-    /// Whether `transport` belongs to it.
+    /// Whether `transport` is in the set.
     pub const fn has(self, transport: Transport) -> bool {
         self.0 & 1 << transport as u8 != 0
     }
@@ -175,8 +174,7 @@ impl Question<'_> {
         }
     }
 
-    /// The transport if neither NAPTR nor SRV names one (RFC 3263 §4.1): UDP for `sip:`, unless only
-    /// others can be sent over.
+    /// The transport if neither NAPTR nor SRV names one (RFC 3263 §4.1): UDP for `sip:`, if UDP can be used.
     pub(crate) fn default_transport(&self) -> Transport {
         self.wanted_transport().unwrap_or_else(|| {
             self.preference()
@@ -190,7 +188,7 @@ impl Question<'_> {
         })
     }
 
-    /// Our own order, if a domain has none (RFC 3263 §4.1).
+    /// The order of transports if a domain has none (RFC 3263 §4.1).
     pub(crate) const fn preference(&self) -> &'static [Transport] {
         match self.secure {
             true => &[Transport::Tls],

@@ -1,5 +1,5 @@
-//! Look-ups that no request waits for: records that have ended and serve meanwhile, and records that
-//! a request will need next.
+//! Look-ups that no request waits for: of records that have ended and serve meanwhile, and of records that a
+//! request will need next.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use crate::query::RecordKind;
 use crate::time::{Instant, Millis};
 
-/// The most look-ups under way that no request waits for, for one cache. At the limit another is
-/// left out and counted; the next request for the name tries again.
+/// The most look-ups under way that no request waits for, for one cache. At the limit another look-up is left
+/// out and counted; the next request for the name tries again.
 pub const MAX_REFRESHES: usize = 64;
-/// A look-up without a stored result after this makes room for another, milliseconds.
+/// Milliseconds after which a look-up without a stored result makes room for another.
 const FORGOTTEN_AFTER: Millis = Millis(15_000);
 
 /// The counts of a cache.
@@ -37,13 +37,13 @@ struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Refreshes {
     wanted: Vec<Wanted>,
-    /// The number of them that have not been asked for yet.
+    /// The number of them that have not been queried yet.
     unasked: usize,
     pub(super) counters: CacheCounters,
 }
 
 impl Refreshes {
-    /// Notes that this record set is wanted, unless it is already.
+    /// Notes that this record set is wanted, unless it is noted already.
     pub(super) fn want(&mut self, now: Instant, name: &[u8], kind: RecordKind) {
         if self.wanted.iter().any(|w| w.kind == kind && *w.name == *name) {
             return;
@@ -65,7 +65,7 @@ impl Refreshes {
         self.unasked += 1;
     }
 
-    /// The next record set to ask for.
+    /// The next record set to query.
     pub(super) fn poll(&mut self) -> Option<(Box<[u8]>, RecordKind)> {
         if self.unasked == 0 {
             return None;

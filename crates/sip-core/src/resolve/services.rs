@@ -1,4 +1,4 @@
-//! NAPTR and SRV records: what they offer, and in which order (RFC 3263 §4.1, RFC 2782).
+//! NAPTR and SRV records: their services, and the order of these (RFC 3263 §4.1, RFC 2782).
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -7,8 +7,8 @@ use super::Question;
 use crate::query::Record;
 use crate::transport::Transport;
 
-/// Service fields of NAPTR (RFC 3263 §4.1, RFC 7118 §6). `SIP+D2S` is SCTP, which is not spoken
-/// here; TLS does not run over UDP, so there is no `SIPS+D2U`.
+/// Service fields of NAPTR (RFC 3263 §4.1, RFC 7118 §6). `SIP+D2S` is SCTP, which this server does not speak;
+/// TLS does not run over UDP, so there is no `SIPS+D2U`.
 const SERVICES: [(&[u8], Transport); 5] = [
     (b"SIP+D2U", Transport::Udp),
     (b"SIP+D2T", Transport::Tcp),
@@ -17,9 +17,9 @@ const SERVICES: [(&[u8], Transport); 5] = [
     (b"SIPS+D2W", Transport::Wss),
 ];
 
-/// The target of a NAPTR record, if it is one that RFC 3263 §4.1 knows: flag `s`, no regular
-/// expression, and a replacement. Others (ENUM, non-terminal rules) are none of ours, and so there is
-/// no way to walk in circles.
+/// The target of a NAPTR record of the kind that RFC 3263 §4.1 knows: flag `s`, no regular expression, and a
+/// replacement. Other records (ENUM, non-terminal rules) are ignored, so that there is no way to walk in
+/// circles.
 pub(super) fn pointer(record: &Record) -> Option<(Transport, &[u8])> {
     let Record::Naptr {
         flags,
@@ -40,7 +40,7 @@ pub(super) fn pointer(record: &Record) -> Option<(Transport, &[u8])> {
         .map(|(_, transport)| (*transport, &**replacement))
 }
 
-/// The services that `records`, in order, offer of the transports that may be used.
+/// The services that `records`, in their order, offer over the transports that may be used.
 pub(super) fn pointers<'r>(
     records: &'r [Record],
     question: &Question<'_>,
@@ -52,8 +52,8 @@ pub(super) fn pointers<'r>(
     })
 }
 
-/// First labels of the name at which a transport's SRV records are (RFC 3263 §4.1, §4.2).
-/// RFC 7118 defines none.
+/// The first labels of the name at which a transport's SRV records are (RFC 3263 §4.1, §4.2). RFC 7118
+/// defines none.
 pub(super) const fn srv_labels(transport: Transport) -> Option<&'static [u8]> {
     match transport {
         Transport::Udp => Some(b"_sip._udp."),
@@ -63,7 +63,7 @@ pub(super) const fn srv_labels(transport: Transport) -> Option<&'static [u8]> {
     }
 }
 
-/// The root, as it comes here or is written.
+/// Whether a name is the root, as received or as written.
 fn is_root(name: &[u8]) -> bool {
     matches!(name, b"" | b".")
 }
@@ -81,7 +81,7 @@ pub(super) fn order_services(records: &[Record], dice: u64) -> Vec<(&[u8], u16)>
     let mut left: Vec<(u16, u16, u16, &[u8])> = records
         .iter()
         .filter_map(|r| match r {
-            // "." says that the service is not offered here; nothing can be sent to port 0.
+            // The target "." says that the service is not offered here; nothing can be sent to port 0.
             Record::Service {
                 priority,
                 weight,
@@ -91,7 +91,7 @@ pub(super) fn order_services(records: &[Record], dice: u64) -> Vec<(&[u8], u16)>
             Record::Service { .. } | Record::Address(_) | Record::Naptr { .. } => None,
         })
         .collect();
-    // Weight 0 first within a priority, as the RFC's algorithm wants it; names settle the rest.
+    // Weight 0 comes first within a priority, as the RFC's algorithm wants it; names settle the rest.
     left.sort_unstable();
     left.dedup();
     let mut state = dice;
@@ -100,7 +100,7 @@ pub(super) fn order_services(records: &[Record], dice: u64) -> Vec<(&[u8], u16)>
         let equals = left.iter().take_while(|r| r.0 == first.0).count();
         let sum: u64 = left.iter().take(equals).map(|r| u64::from(r.1)).sum();
         state = step(state);
-        // "Uniform between 0 and the sum": in whole numbers, 0 is for those of weight 0.
+        // "Uniform between 0 and the sum": in whole numbers, 0 is for records of weight 0.
         let draw = if first.1 == 0 {
             state % (sum + 1)
         } else {
