@@ -1,11 +1,11 @@
-//! Finding the messages in a stream of bytes (RFC 3261 §18.3) and the keep-alives between them
-//! (RFC 5626 §3.5.1).
+//! The framing of messages in a stream of bytes (RFC 3261 §18.3), and of the keep-alives between them (RFC
+//! 5626 §3.5.1).
 //!
-//! The end of a message decides where the next begins. If two readers disagree about it, a request
-//! can slip past one of them. So input that is not beyond doubt is an error, and an error ends the
-//! connection: a Content-Length that is missing, contradicted, no number or too large, or a line that
-//! does not end in CRLF. Lines, folding and numbers are read here exactly as by
-//! [`sip_message::parse()`], which then reads the whole message again.
+//! The end of a message decides where the next begins. If two readers disagree about it, a request can slip
+//! past one of them. So input that leaves a doubt is an error, and an error ends the connection: a
+//! Content-Length that is missing, contradicted, no number or too large, or a line that does not end in CRLF.
+//! Lines, folding and numbers are read here exactly as by [`sip_message::parse()`], which then reads the
+//! whole message again.
 
 use alloc::vec::Vec;
 
@@ -13,29 +13,29 @@ use sip_message::{chars, number};
 
 use crate::limits::Limits;
 
-/// Cuts one connection's stream into messages.
+/// The reader that cuts one connection's stream into messages.
 ///
-/// The worker reads into memory that its connections share, and gives it to [`Framer::next`] again
-/// and again until that returns [`Framed::Incomplete`]. A message that came whole is handed out where
-/// it lies. Only the beginning of one that did not is kept here, and no memory between messages.
+/// The worker reads into memory that its connections share, and gives it to [`Framer::next`] again and again
+/// until that returns [`Framed::Incomplete`]. A message that came whole is returned where it lies. Of a
+/// message that did not, the beginning is kept here. Between messages no memory is held.
 #[derive(Debug)]
 pub struct Framer {
-    /// Beginning of the message under way; none of the following one.
+    /// The beginning of the message under way; nothing of the following one.
     buffer: Vec<u8>,
     scan: Scan,
     header_bytes: u32,
     body_bytes: u32,
     state: State,
-    /// A CR came where a message may begin.
+    /// Whether a CR came where a message may begin.
     cr: bool,
-    /// The last thing was a CRLF: with another it is a ping.
+    /// Whether the last item was a CRLF: a second one makes a ping.
     half_ping: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Reading,
-    /// The content of the buffer was handed out.
+    /// The content of the buffer was returned.
     Delivered,
     Failed,
 }
@@ -44,9 +44,9 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Framed<'a> {
-    /// One whole message, start line to body.
+    /// One whole message, from start line to body.
     Message(&'a [u8]),
-    /// The second of two CRLFs between messages: to be answered with one CRLF (RFC 5626 §3.5.1).
+    /// The second of two CRLFs between messages: the response is one CRLF (RFC 5626 §3.5.1).
     KeepAlivePing,
     /// A CRLF between messages: the pong to a ping of ours, or the first half of the peer's ping.
     KeepAlivePong,
@@ -56,13 +56,13 @@ pub enum Framed<'a> {
     Error(FramingError<'a>),
 }
 
-/// The stream cannot be followed further, by the peer's fault.
+/// The error of a stream that cannot be followed further, by the peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramingError<'a> {
     /// The fault.
     pub fault: FramingFault,
-    /// Start line and headers of the message at fault, with the empty line (as much of them as
-    /// is within the limit, for [`FramingFault::HeadTooLarge`]): enough to build the refusal from.
+    /// Start line and headers of the message at fault, with the empty line: enough to build the refusal from.
+    /// For [`FramingFault::HeadTooLarge`], as much of them as is within the limit.
     pub head: &'a [u8],
 }
 
@@ -109,12 +109,12 @@ impl FramingFault {
     }
 }
 
-/// Offsets fit in 32 bits with these: a head of 1 GiB and a body of 2 GiB.
+/// The most bytes of a head, 1 GiB, and of a body, 2 GiB: offsets fit in 32 bits with these.
 const MOST_HEADER_BYTES: u32 = 1 << 30;
 const MOST_BODY_BYTES: u32 = i32::MAX as u32;
 
 impl Framer {
-    /// For a new connection. Limits above 1 GiB (header) and 2 GiB (body) count as these.
+    /// A reader for a new connection. Limits above 1 GiB (header) and 2 GiB (body) count as these.
     pub fn new(limits: &Limits) -> Self {
         let bounded = |limit: usize, most: u32| u32::try_from(limit).map_or(most, |limit| limit.min(most));
         Self {
@@ -128,8 +128,8 @@ impl Framer {
         }
     }
 
-    /// Takes the next thing off the front of the stream: what is kept here, then `input`, which
-    /// becomes what is left of it. At [`Framed::Incomplete`] nothing is left.
+    /// Takes the next item off the front of the stream: off the bytes kept here, then off `input`, which
+    /// becomes the rest of it. At [`Framed::Incomplete`] nothing is left.
     pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Framed<'s> {
         match self.state {
             State::Reading => {}
@@ -166,7 +166,7 @@ impl Framer {
         self.state == State::Reading && !self.buffer.is_empty()
     }
 
-    /// Whether an error was reported: nothing more will come of this stream.
+    /// Whether an error was reported: no more items come from this stream.
     pub fn is_failed(&self) -> bool {
         self.state == State::Failed
     }
@@ -218,7 +218,7 @@ impl Framer {
         }
     }
 
-    /// Reads the message with its beginning kept here, and what `input` adds to it.
+    /// Reads the message whose beginning is kept here, with the bytes that `input` adds to it.
     fn next_kept<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Framed<'s> {
         while !input.is_empty() {
             let offered = *input;
@@ -231,7 +231,7 @@ impl Framer {
             {
                 Measured::Partial => {}
                 Measured::Whole(length) => {
-                    // What follows the message came with this piece of input: give it back.
+                    // The bytes behind the message came with this piece of input: they are given back.
                     let following = self.buffer.len() - length;
                     self.buffer.truncate(length);
                     *input = offered.get(more.len() - following..).unwrap_or_default();
@@ -250,14 +250,14 @@ impl Framer {
         Framed::Incomplete
     }
 
-    /// Bytes that may be added before it is known whether the message needs more; not 0 while one is
+    /// Bytes that may be added before it is known whether the message needs more; not 0 while a message is
     /// under way.
     fn room(&self) -> usize {
         let bound = self.scan.length.unwrap_or(self.header_bytes);
         (bound as usize).saturating_sub(self.buffer.len()).max(1)
     }
 
-    /// Adds to the buffer, which grows by doubling, but not beyond the end of the message if that is
+    /// Adds bytes to the buffer. It grows by doubling, but not beyond the end of the message if that is
     /// known: a large Content-Length alone costs no memory.
     fn keep(&mut self, bytes: &[u8]) {
         let needed = self.buffer.len() + bytes.len();
@@ -280,21 +280,21 @@ impl Framer {
 
 /// The length of a message, as far as it is known.
 enum Measured {
-    /// It ends after this many bytes, and they are there.
+    /// The message ends after this many bytes, and all are there.
     Whole(usize),
-    /// It goes on.
+    /// The message goes on.
     Partial,
-    /// It cannot be known; the head has this many bytes.
+    /// The length cannot be known; the head has this many bytes.
     Fault(FramingFault, usize),
 }
 
-/// How far the message under way has been read; offsets are from its first byte. Every byte of
-/// the head is looked at once, in however small pieces it comes.
+/// The progress of reading the message under way; offsets are from its first byte. Every byte of the head is
+/// read once, in however small pieces it comes.
 #[derive(Debug, Default)]
 struct Scan {
     /// First byte of the line (with its folded continuations) under way.
     field: u32,
-    /// There is no line end before this one that has not been dealt with.
+    /// The position before which all line ends have been handled.
     searched: u32,
     /// Bytes of the whole message, once its head is complete.
     length: Option<u32>,
@@ -337,7 +337,7 @@ impl Scan {
         }
     }
 
-    /// The length of the body, by the complete head.
+    /// The length of the body, from the complete head.
     fn body_length(&self, body_bytes: u32) -> Result<u32, FramingFault> {
         if self.bad_line_end {
             return Err(FramingFault::LineEnd);
@@ -350,10 +350,10 @@ impl Scan {
         }
     }
 
-    /// Length of the head, empty line included, once that has come.
+    /// The length of the head, empty line included, once the whole head has come.
     ///
-    /// A bare CR or LF is a line end here too, as in [`sip_message::parse()`]: it is a fault, but
-    /// the refusal is built from the headers, so these are read to their end.
+    /// A bare CR or LF is a line end here, too, as in [`sip_message::parse()`]. It is a fault, but the
+    /// refusal is built from the headers, so these are read to their end.
     fn find_head_end(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             let from = self.searched as usize;
@@ -362,7 +362,7 @@ impl Scan {
                 return None;
             };
             let stop = from + found;
-            // Until the byte after is there, this line end is not dealt with.
+            // This line end is handled once the byte after it is there.
             self.searched = stop as u32;
             let next = match (bytes.get(stop)?, bytes.get(stop + 1)) {
                 (b'\r', None) => return None,
@@ -387,7 +387,7 @@ impl Scan {
         }
     }
 
-    /// Takes note of a Content-Length, in either form, any case, white space before the colon.
+    /// Notes a Content-Length, in either form, in any case, with white space before the colon.
     fn read_field(&mut self, field: &[u8]) {
         if !matches!(field.first(), Some(b'C' | b'c' | b'L' | b'l')) {
             return;
@@ -406,7 +406,7 @@ impl Scan {
         };
         let length = number::content_length(value).and_then(|length| u32::try_from(length).ok());
         self.content_length = match (&self.content_length, length) {
-            // Two readers read the same. The parser notes it: a request is refused for it.
+            // Two readers read the same length. The parser notes the repetition: a request is refused for it.
             (ContentLength::Bytes(before), Some(again)) if *before == again => return,
             (ContentLength::Absent, Some(length)) => ContentLength::Bytes(length),
             (ContentLength::Absent, None) => ContentLength::Fault(FramingFault::BadContentLength),

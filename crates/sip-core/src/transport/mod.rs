@@ -1,5 +1,4 @@
-//! Transports: flows of messages, what is to be sent, stream framing, and Via's `received` and
-//! `rport`.
+//! Transports: flows of messages, messages to send, stream framing, and Via's `received` and `rport`.
 
 pub mod framing;
 mod next_hop;
@@ -35,7 +34,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As written in Via (`SIP/2.0/UDP`).
+    /// The name as written in Via (`SIP/2.0/UDP`).
     pub const fn via_name(self) -> &'static str {
         match self {
             Self::Udp => "UDP",
@@ -46,7 +45,7 @@ impl Transport {
         }
     }
 
-    /// As written in the configuration.
+    /// The name as written in the configuration.
     pub const fn uri_name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -57,8 +56,8 @@ impl Transport {
         }
     }
 
-    /// As the `transport` parameter of a URI says it: for WebSocket over TLS that is `ws` too
-    /// (RFC 7118 §5.2).
+    /// The name in the `transport` parameter of a URI: for WebSocket over TLS that is `ws`, too (RFC 7118
+    /// §5.2).
     pub const fn param_name(self) -> &'static str {
         match self {
             Self::Wss => Self::Ws.uri_name(),
@@ -66,17 +65,18 @@ impl Transport {
         }
     }
 
-    /// Whether it is TLS, or runs over it.
+    /// Whether the transport is TLS, or runs over it.
     pub const fn is_secure(self) -> bool {
         matches!(self, Self::Tls | Self::Wss)
     }
 
-    /// Whether lower layers deliver in order or report that they could not (no retransmissions then).
+    /// Whether lower layers deliver in order, or report that they could not. Such a transport needs no
+    /// retransmissions.
     pub const fn is_reliable(self) -> bool {
         !matches!(self, Self::Udp)
     }
 
-    /// Whether messages end by the length that they give: if that is wrong, the next one cannot be
+    /// Whether messages end by the length that they give: if the length is wrong, the next message cannot be
     /// found. A datagram and a WebSocket message have an end of their own.
     pub const fn is_stream(self) -> bool {
         matches!(self, Self::Tcp | Self::Tls)
@@ -106,23 +106,23 @@ impl fmt::Display for Transport {
     }
 }
 
-/// The way that a message came; responses to it go back there.
+/// The flow by which a message came, and by which responses go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Transport.
     pub transport: Transport,
-    /// The listener that received it (for a connection that we opened: the one it was opened for).
+    /// The listener that received the message (for a connection that we opened: the one it was opened for).
     pub listener: ListenerId,
     /// The peer's address.
     pub remote: SocketAddr,
     /// The connection; `None` for datagrams.
     pub conn: Option<ConnId>,
-    /// What the peer has proved about itself.
+    /// The proof that the peer has given of itself.
     pub proof: Proof,
 }
 
 impl Flow {
-    /// The way of datagrams between the first listener and `remote`.
+    /// The flow of datagrams between the first listener and `remote`.
     pub const fn udp(remote: SocketAddr) -> Self {
         Self {
             transport: Transport::Udp,
@@ -134,52 +134,53 @@ impl Flow {
     }
 }
 
-/// What the peer of a connection has proved about itself.
+/// The proof that the peer of a connection has given of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// Nothing that counts.
+    /// No proof that counts.
     #[default]
     None,
-    /// A certificate that holds: it is of some SIP domain (RFC 5922 §7).
+    /// A valid certificate: it is of some SIP domain (RFC 5922 §7).
     Certificate,
     /// A certificate of one of the peers that are trusted (`trust` of the configuration).
     Trusted,
-    /// This server has sent the message to itself, so the source address says nothing of the message's author. Noted by
-    /// the core, from the topmost Via.
+    /// This server has sent the message to itself, so the source address says nothing of the message's
+    /// author. The core notes this, from the topmost Via.
     Ourselves,
-    /// A web page of any origin may have written the message, so source address and certificate (those of the browser)
-    /// say nothing of its author. Noted by the core, for WebSockets that pages of all origins may open.
+    /// A web page of any origin may have written the message, so source address and certificate (those of the
+    /// browser) say nothing of its author. The core notes this, for WebSockets that pages of all origins may
+    /// open.
     Page,
 }
 
-/// One message to send. The bytes lie in the batch.
+/// One message to send. Its bytes lie in the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where to. With `conn` set: on that connection if it still lives and its peer's IP address is
-    /// that of `remote`. Else, as without it, on a connection to `remote`, opened if need be: a
-    /// response (RFC 3261 §18.2.2). A request that names a connection is `pinned` there.
+    /// The destination. With `conn` set, the message goes on that connection if it still lives and its peer's
+    /// IP address is that of `remote`. Else, as without `conn`, a response goes on a connection to `remote`,
+    /// opened if need be (RFC 3261 §18.2.2). A request that names a connection is `pinned` there.
     pub to: Flow,
-    /// By TLS, if a connection must be opened or chosen: the domain that the peer's certificate must
-    /// be for (RFC 5922 §7.1). A connection to the same address that proved another domain is not
-    /// used. `None`: the address of `to`.
+    /// The domain that the peer's certificate must be for (RFC 5922 §7.1), if a connection by TLS must be
+    /// opened or chosen. A connection to the same address that proved another domain is not used. `None`: the
+    /// certificate must be for the address of `to`.
     pub peer: Option<PeerName>,
-    /// On that connection (if none is named: the one that came from that address) or not at all, and
-    /// only if its peer is exactly `to.remote`. Else the message is undelivered at once (RFC 5626
-    /// §5.3). So is all that goes by WebSocket, since none can be opened to a user agent (RFC 7118
-    /// §5).
+    /// Whether the message goes on that connection (if none is named: the one that came from that address) or
+    /// not at all, and only if its peer is exactly `to.remote`. Else the message is undelivered at once (RFC
+    /// 5626 §5.3). All messages by WebSocket are pinned, since no WebSocket can be opened to a user agent
+    /// (RFC 7118 §5).
     pub pinned: bool,
-    /// Place of the message in [`TransmitBatch::bytes`].
+    /// The place of the message in [`TransmitBatch::bytes`].
     pub range: Range<usize>,
 }
 
-/// Memory that a batch has from the start: enough for nearly every turn, except under full load.
+/// Bytes of memory that a batch has from the start: enough for nearly every turn, except under full load.
 const FIRST_BYTES: usize = 16 * 1024;
 const FIRST_ITEMS: usize = 32;
 /// Bytes of memory that an empty batch keeps.
 const KEPT_BYTES: usize = 1024 * 1024;
 const KEPT_ITEMS: usize = 4096;
 
-/// Messages to send, filled by the core into memory lent by the worker and reused.
+/// Messages to send, which the core fills into memory that the worker lends and uses again.
 #[derive(Debug, Default)]
 pub struct TransmitBatch {
     bytes: Vec<u8>,
@@ -210,7 +211,7 @@ impl TransmitBatch {
         self.bytes.get(item.range.clone()).unwrap_or_default()
     }
 
-    /// Whether nothing waits.
+    /// Whether no message waits.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -220,7 +221,7 @@ impl TransmitBatch {
         self.items.len()
     }
 
-    /// Forgets all messages, keeps the memory that turns usually need.
+    /// Forgets all messages, and keeps the memory that turns usually need.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES);
@@ -259,7 +260,7 @@ impl TransmitBatch {
         }
     }
 
-    /// Takes the message appended last back out, its bytes to the end of `text`.
+    /// Removes the message appended last, and appends its bytes to `text`.
     pub(crate) fn take_last(&mut self, text: &mut Vec<u8>) {
         if let Some(item) = self.items.pop() {
             text.extend_from_slice(self.bytes.get(item.range.clone()).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! A next hop named in the configuration, read once when that is loaded.
+//! A next hop named in the configuration, parsed once when that is loaded.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,22 +17,23 @@ use super::Transport;
 pub struct NextHop {
     /// The URI as configured.
     pub uri: Box<[u8]>,
-    /// Its host, or its `maddr` (RFC 3263 §4).
+    /// The host of the URI, or its `maddr` (RFC 3263 §4).
     pub host: HopHost,
-    /// Its port, if given.
+    /// The port of the URI, if given.
     pub port: Option<u16>,
-    /// Its `transport` parameter, if given.
+    /// The `transport` parameter of the URI, if given.
     pub transport: Option<Transport>,
-    /// `sips:`.
+    /// Whether the URI is a SIPS URI.
     pub secure: bool,
     /// `host[:port]` as written.
     pub authority: Box<[u8]>,
-    /// The addresses that name service has given for it.
+    /// The addresses that name service has given for the host.
     pub known: Known,
 }
 
-/// The addresses at which a host was found, as hashes: the last few of them. All copies are one, so
-/// that what one worker learns all workers know. It does not count when next hops are compared.
+/// The addresses at which a host was found, as hashes: the last few of them. All copies share one list, so
+/// that all workers know the addresses that one worker learns. The list does not count when next hops are
+/// compared.
 #[derive(Clone, Debug, Default)]
 pub struct Known(Arc<[AtomicU64; MOST_KNOWN]>);
 
@@ -71,7 +72,7 @@ impl Known {
     }
 }
 
-/// The hash of an address; never 0, which stands for none.
+/// The hash of an address; never 0, which stands for no address.
 fn hash_of(ip: IpAddr) -> u64 {
     let mut hasher = SipHasher13::new();
     ip.to_canonical().hash(&mut hasher);
@@ -88,7 +89,7 @@ pub enum HopHost {
 }
 
 impl NextHop {
-    /// Reads a SIP or SIPS URI. `None`: it is none, or names an unknown transport.
+    /// Parses a SIP or SIPS URI. `None`: the text is no such URI, or names an unknown transport.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let Ok(Uri::Sip(uri)) = Uri::parse(text) else {
             return None;

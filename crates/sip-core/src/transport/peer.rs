@@ -5,12 +5,12 @@ use core::fmt;
 
 use smallvec::SmallVec;
 
-/// The domain that the certificate of a TLS peer must be for: the host of the URI that led there, as
-/// it was before name service (RFC 5922 §4), in lower case and without a trailing dot. An IP address
-/// has no such name: the certificate must have the address itself.
+/// The domain that the certificate of a TLS peer must be for. It is the host of the URI that led to the peer,
+/// as it was before name service (RFC 5922 §4), in lower case and without a trailing dot. An IP address has
+/// no such name: the certificate must have the address itself.
 ///
-/// Eight bytes, and a copy is a count: it goes with each message of a transaction, to another worker
-/// too.
+/// The name takes eight bytes, and a copy is a count: the name goes with each message of a transaction, to
+/// another worker, too.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PeerName(Arc<SmallVec<[u8; 40]>>);
 
@@ -18,14 +18,14 @@ pub struct PeerName(Arc<SmallVec<[u8; 40]>>);
 pub(crate) const MAX_NAME: usize = 253;
 
 impl PeerName {
-    /// The name of a host. `None`: it is no name that a certificate can have.
+    /// The name of a host. `None`: no certificate can have this name.
     pub fn new(host: &[u8]) -> Option<Self> {
         let host = host.strip_suffix(b".").unwrap_or(host);
         let fits = !host.is_empty() && host.len() <= MAX_NAME && host.is_ascii();
         fits.then(|| Self(Arc::new(host.iter().map(u8::to_ascii_lowercase).collect())))
     }
 
-    /// As text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.0).unwrap_or_default()
     }

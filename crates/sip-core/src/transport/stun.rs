@@ -1,13 +1,13 @@
-//! STUN on the SIP port (RFC 5389), as far as a keep-alive needs it (RFC 5626 §3.5.2, §8). A Binding
-//! request over UDP gets a response with the address that it came from.
+//! STUN on the SIP port (RFC 5389), as far as a keep-alive needs it (RFC 5626 §3.5.2, §8). A Binding request
+//! over UDP gets a response with its source address.
 //!
-//! No credentials, no NAT behaviour discovery, no state. A response is at most 80 bytes and never
-//! more than three times the request, so that this server cannot be used to flood another host.
+//! There are no credentials, no NAT behaviour discovery, and no state. A response is at most 80 bytes and
+//! never more than three times the request, so that this server cannot be used to flood another host.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-/// Bytes of the header (§6).
+/// Bytes of a STUN header (§6).
 const HEADER: usize = 20;
 const MAGIC: [u8; 4] = 0x2112_a442_u32.to_be_bytes();
 
@@ -23,9 +23,9 @@ const REALM: u16 = 0x0014;
 const NONCE: u16 = 0x0015;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
 const FINGERPRINT: u16 = 0x8028;
-/// Attributes below it must be understood (§15).
+/// The first attribute type that need not be understood (§15).
 const OPTIONAL: u16 = 0x8000;
-/// §15.5.
+/// The value that is combined with the CRC (§15.5).
 const FINGERPRINT_XOR: u32 = 0x5354_554e;
 
 /// The most unknown attributes that a response names.
@@ -38,14 +38,14 @@ pub fn is_stun(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| *first < 0x40) && datagram.get(4..8) == Some(&MAGIC)
 }
 
-/// What became of a STUN datagram.
+/// The outcome of handling a STUN datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A response was appended.
     Sent,
-    /// It gets no response: it is no Binding request (indications and responses among them).
+    /// The datagram gets no response: it is no Binding request (indications and responses among them).
     Ignored,
-    /// It is malformed.
+    /// The datagram is malformed.
     Malformed,
 }
 
@@ -73,7 +73,7 @@ pub fn respond(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> Outcome
         write_attribute(out, UNKNOWN_ATTRIBUTES, &named);
     }
     if parsed.fingerprint {
-        // §15.5: its own eight bytes count in the length that it covers.
+        // §15.5: the attribute's own eight bytes count in the length that it covers.
         set_length(out, start, 8);
         let sum = crc32(out.get(start..).unwrap_or_default()) ^ FINGERPRINT_XOR;
         write_attribute(out, FINGERPRINT, &sum.to_be_bytes());
@@ -87,7 +87,7 @@ struct Parsed<'a> {
     kind: u16,
     /// Cookie and transaction ID.
     transaction: &'a [u8],
-    /// It ends in a FINGERPRINT, which was right.
+    /// Whether the message ends in a FINGERPRINT, which was right.
     fingerprint: bool,
     /// Attributes that must be understood and are not.
     unknown: smallvec::SmallVec<[u16; MAX_NAMED]>,
@@ -98,7 +98,7 @@ impl<'a> Parsed<'a> {
         let (header, mut rest) = message.split_at_checked(HEADER)?;
         let kind = u16::from_be_bytes(*header.first_chunk()?);
         let length = u16::from_be_bytes(*header.get(2..)?.first_chunk()?);
-        // §6: multiples of four, and nothing behind it.
+        // §6: the length is a multiple of four, and nothing follows.
         if usize::from(length) != rest.len() || !length.is_multiple_of(4) {
             return None;
         }
@@ -110,7 +110,7 @@ impl<'a> Parsed<'a> {
         };
         let mut integrity = false;
         while !rest.is_empty() {
-            // §15.5: it is the last.
+            // §15.5: a FINGERPRINT is the last attribute.
             if parsed.fingerprint {
                 return None;
             }
@@ -127,8 +127,8 @@ impl<'a> Parsed<'a> {
                     }
                     parsed.fingerprint = true;
                 }
-                // §10.1.2: credentials are not asked for, and those that come change nothing. What
-                // follows the integrity is ignored (§15.4).
+                // §10.1.2: credentials are not asked for, and if they come they change nothing. Attributes
+                // after the integrity are ignored (§15.4).
                 MESSAGE_INTEGRITY => integrity = true,
                 USERNAME | REALM | NONCE => {}
                 known if known >= OPTIONAL || integrity => {}
@@ -165,8 +165,7 @@ fn write_attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(core::iter::repeat_n(0, padding));
 }
 
-/// Appends the address with the cookie and the transaction ID over it (§15.2), so that no NAT
-/// rewrites it.
+/// Appends the address, combined with the cookie and the transaction ID (§15.2), so that no NAT rewrites it.
 fn write_address(out: &mut Vec<u8>, source: SocketAddr, transaction: &[u8]) {
     let mut value: smallvec::SmallVec<[u8; 20]> = smallvec::SmallVec::new();
     let ip = source.ip().to_canonical();

@@ -1,4 +1,4 @@
-//! `received` and `rport` (RFC 3261 §18.2.1, RFC 3581 §4), and where responses go (§18.2.2).
+//! `received` and `rport` (RFC 3261 §18.2.1, RFC 3581 §4), and the destination of responses (§18.2.2).
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -9,13 +9,13 @@ use sip_message::{HeaderName, Message};
 
 use super::{Flow, Transport};
 
-/// Whether the topmost Via of a request from `remote` leaves as it came.
+/// Whether the topmost Via of a request from `remote` stays unchanged.
 pub fn is_final(via: &Via<'_>, remote: SocketAddr) -> bool {
     via.rport().is_none() && !via.has_received() && via.host.ip() == Some(remote.ip().to_canonical())
 }
 
-/// Appends the topmost Via value with `received` and `rport` set from where the request came. A
-/// `received` that the client wrote is replaced: only this server knows.
+/// Appends the topmost Via value with `received` and `rport` set from the request's source. A `received` that
+/// the client wrote is replaced: only this server knows the source.
 pub fn write_received(out: &mut Vec<u8>, via: &Via<'_>, remote: SocketAddr) {
     if is_final(via, remote) {
         out.extend_from_slice(via.text);
@@ -63,10 +63,9 @@ pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// The flow to which responses go, for a request that came on `flow` with this topmost Via. On a
-/// stream, it is the connection (and, if that is gone, the port of sent-by). Over UDP, it is the
-/// source address and, with `rport`, the source port, else the port of sent-by (RFC 3261 §18.2.2, RFC
-/// 3581 §4).
+/// The flow to which responses go, for a request that came on `flow` with this topmost Via. On a stream, it
+/// is the connection (and, if that is gone, the port of sent-by). Over UDP, it is the source address and,
+/// with `rport`, the source port, else the port of sent-by (RFC 3261 §18.2.2, RFC 3581 §4).
 pub fn reply_to(flow: Flow, via: &Via<'_>) -> Flow {
     // No user agent listens for WebSockets (RFC 7118 §5).
     let only_there = matches!(flow.transport, Transport::Ws | Transport::Wss);
@@ -80,9 +79,9 @@ pub fn reply_to(flow: Flow, via: &Via<'_>) -> Flow {
     }
 }
 
-/// The flow to which responses to a request go, however malformed it is. If the parameters of the
-/// topmost Via cannot be read, sent-by still names the port (RFC 4475 §3.1.2.1). `None`: it has no
-/// Via that can be used.
+/// The flow to which responses to a request go, however malformed the request is. If the parameters of the
+/// topmost Via cannot be read, sent-by still names the port (RFC 4475 §3.1.2.1). `None`: the request has no
+/// usable Via.
 pub fn way_back(flow: Flow, message: &Message<'_>) -> Option<Flow> {
     if let Ok(top) = message.top_via() {
         return Some(reply_to(flow, &top));
@@ -92,8 +91,8 @@ pub fn way_back(flow: Flow, message: &Message<'_>) -> Option<Flow> {
     Via::parse(sent_by.trim_ascii_end()).map(|top| reply_to(flow, &top))
 }
 
-/// The target of a response with `via` as its next Via, which we did not keep state for. `None`: it
-/// names no address (we put `received` wherever sent-by was none).
+/// The target of a response with `via` as its next Via, if no state was kept. `None`: the Via names no
+/// address (we put `received` wherever sent-by was none).
 pub fn response_target(via: &Via<'_>) -> Option<(Transport, SocketAddr)> {
     let transport = Transport::parse(via.transport)?;
     let ip = via.received_any().or_else(|| via.host.ip())?;

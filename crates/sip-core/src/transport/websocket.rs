@@ -1,17 +1,17 @@
 //! The server's side of WebSocket (RFC 6455) as a transport of SIP (RFC 7118), from bytes to
 //! bytes.
 //!
-//! A connection is first a [`Handshake`], then [`Frames`]; [`write_frame`] and its companions write
-//! the output. If two readers of one stream read frames differently, one can be made to see other
-//! messages. So input that is not beyond doubt ends the connection here, too. No extension is ever
-//! agreed to, so every reserved bit is a fault.
+//! A connection is first a [`Handshake`], then [`Frames`]; [`write_frame`] and its companions write the
+//! output. If two readers of one stream read frames differently, one can be made to see other messages. So
+//! input that leaves a doubt ends the connection here, too. No extension is ever agreed to, so every reserved
+//! bit is a fault.
 //!
 //! # Messages
 //! A WebSocket message is one SIP message (RFC 7118 §5): it has an end of its own and needs no
-//! Content-Length. The core gets it as it would get a datagram, and [`sip_message::parse()`] treats
-//! it as one (RFC 3261 §18.3). Without Content-Length the body is all that follows the headers. With
-//! one that says more than there is, the message is refused (400). With one that says less, the rest
-//! is no part of the message, nor another one.
+//! Content-Length. The core gets the message as it would get a datagram, and [`sip_message::parse()`] treats
+//! it as one (RFC 3261 §18.3). Without Content-Length the body is all that follows the headers. If
+//! Content-Length is more than there is, the message is refused (400). If it is less, the rest is no part of
+//! the message, nor another one.
 //!
 //! # What is refused
 //! Of handshakes, by [`HandshakeFault`]: each ends the connection after its response.
@@ -59,14 +59,14 @@ const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
 
-/// Lengths up to this stand in the second byte of a frame; control frames have no longer one.
+/// The longest length in the second byte of a frame; control frames are no longer.
 const SHORT: usize = 125;
 
-/// Why this server closes a connection (RFC 6455 §7.4.1 and its registry).
+/// The reason why this server closes a connection (RFC 6455 §7.4.1 and its registry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum CloseCode {
-    /// All is done.
+    /// The purpose of the connection is fulfilled.
     Normal = 1000,
     /// The server goes away.
     GoingAway = 1001,
@@ -78,16 +78,16 @@ pub enum CloseCode {
     PolicyViolation = 1008,
     /// A message longer than the limit.
     TooBig = 1009,
-    /// Something broke here.
+    /// This server failed.
     InternalError = 1011,
-    /// The server starts again; so may the client, somewhat later.
+    /// The server restarts; the client may reconnect somewhat later.
     ServiceRestart = 1012,
     /// The server is overloaded.
     TryAgainLater = 1013,
 }
 
 impl CloseCode {
-    /// As sent.
+    /// The code as sent.
     pub const fn code(self) -> u16 {
         self as u16
     }
@@ -135,8 +135,7 @@ pub fn write_close(out: &mut Vec<u8>, code: CloseCode) {
     out.extend_from_slice(&code.frame());
 }
 
-/// Makes room for `needed` bytes in all: twice what there was, but not more than `bound` unless
-/// that many are there.
+/// Makes room for `needed` bytes in all. The buffer doubles, but not beyond `bound` unless more is needed.
 fn grow(buffer: &mut Vec<u8>, needed: usize, bound: usize) {
     if needed > buffer.capacity() {
         let wanted = (buffer.capacity() * 2).min(bound).max(needed);

@@ -5,26 +5,25 @@ use alloc::vec::Vec;
 use super::{CLOSE, CloseCode, PONG, SHORT, grow};
 use crate::limits::Limits;
 
-/// Cuts what a client sends after the handshake into messages.
+/// The reader that cuts a client's bytes after the handshake into messages.
 ///
-/// Used as [`super::super::framing::Framer`] is: input is given to [`Frames::next`] again and again
-/// until that returns [`Unframed::Incomplete`]. Every frame is masked, so every message is copied
-/// once, while the mask is taken off; the copy is let go at the next call. Between messages no memory
-/// is held.
+/// It is used as [`super::super::framing::Framer`] is: input is given to [`Frames::next`] again and again
+/// until that returns [`Unframed::Incomplete`]. Every frame is masked, so every message is copied once, while
+/// the mask is removed. The copy is freed at the next call. Between messages no memory is held.
 #[derive(Debug)]
 pub struct Frames {
     /// The message under way, unmasked; behind it, the reply to the control frame under way.
     buffer: Vec<u8>,
-    /// Bytes of the buffer that are of the message.
+    /// Bytes of the buffer that belong to the message.
     message_len: u32,
     /// Bytes of the message that are known to be UTF-8.
     checked: u32,
     max_message: u32,
-    /// Bytes that the frame under way still has.
+    /// Bytes that are still to come of the frame under way.
     payload_left: u32,
     /// The masking key, turned so that its first byte is for the next byte.
     key: [u8; 4],
-    /// The head of the frame under way, as much as has come.
+    /// The head of the frame under way, as far as it has come.
     head: [u8; MAX_HEAD],
     head_len: u8,
     reading: Reading,
@@ -32,10 +31,10 @@ pub struct Frames {
     state: State,
 }
 
-/// Two bytes, eight of length, four of masking key.
+/// The longest head: two bytes, eight of length, four of masking key.
 const MAX_HEAD: usize = 14;
 
-/// The head of the reply to a control frame stands before its payload.
+/// The longest reply to a control frame: its head and its payload.
 const MAX_CONTROL: usize = 2 + SHORT;
 
 const MOST_MESSAGE_BYTES: usize = i32::MAX as usize;
@@ -44,7 +43,7 @@ const MOST_MESSAGE_BYTES: usize = i32::MAX as usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     Head,
-    /// Payload of a message, the last frame of it or not.
+    /// The payload of a message, of its last frame or not.
     Data {
         last: bool,
     },
@@ -67,9 +66,9 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Reading,
-    /// The part of the buffer behind the message under way was handed out.
+    /// The part of the buffer behind the message under way was returned.
     Delivered,
-    /// A Close came, or what deserves one.
+    /// A Close came, or a fault that is answered with one.
     Ended,
 }
 
@@ -77,23 +76,22 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Unframed<'a> {
-    /// One whole message, text or binary: to be treated as a datagram.
+    /// One whole message, text or binary: it is to be treated as a datagram.
     Message(&'a [u8]),
-    /// A message of two CRLFs: to be answered with [`super::KEEP_ALIVE_PONG`] (RFC 7118 §6,
-    /// RFC 5626 §3.5.1).
+    /// A message of two CRLFs: the response is [`super::KEEP_ALIVE_PONG`] (RFC 7118 §6, RFC 5626 §3.5.1).
     KeepAlivePing,
-    /// A message of one CRLF, or of nothing.
+    /// A message of one CRLF, or an empty one.
     KeepAlivePong,
-    /// A Ping: to be answered with these bytes (RFC 6455 §5.5.2). If several wait, the last reply is
-    /// enough (§5.5.3).
+    /// A Ping: the response is these bytes (RFC 6455 §5.5.2). If several wait, the last reply is enough
+    /// (§5.5.3).
     Ping {
         /// The Pong.
         reply: &'a [u8],
     },
     /// A Pong: the reply to a ping of ours, or a sign of life.
     Pong,
-    /// The client closes; what follows is dropped. These bytes are to be sent, unless a Close was
-    /// sent already, and then the connection is to end (RFC 6455 §5.5.1, §7.1.1).
+    /// The client closes; later bytes are dropped. These bytes are to be sent, unless a Close was sent
+    /// already, and then the connection is to end (RFC 6455 §5.5.1, §7.1.1).
     Close {
         /// The client's reason, if it gave one.
         code: Option<u16>,
@@ -102,16 +100,16 @@ pub enum Unframed<'a> {
     },
     /// All input is used up; more is needed.
     Incomplete,
-    /// The stream cannot be followed further, by the client's fault: to be answered with
-    /// [`FrameFault::close_code`] in a Close, unless one was sent already, and the connection to
-    /// be ended (RFC 6455 §7.1.7). What follows is dropped.
+    /// The stream cannot be followed further, by the client's fault. A Close with [`FrameFault::close_code`]
+    /// is to be sent, unless one was sent already, and the connection to be ended (RFC 6455 §7.1.7). Later
+    /// bytes are dropped.
     Error(FrameFault),
 }
 
 /// A fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameFault {
-    /// Not masked, as every frame of a client is (RFC 6455 §5.1).
+    /// A frame without a mask, which every frame of a client has (RFC 6455 §5.1).
     Unmasked,
     /// A bit that only an extension could give a meaning (§5.2).
     ReservedBit,
@@ -157,7 +155,7 @@ impl FrameFault {
     }
 }
 
-/// The meaning of the bytes read, without their place.
+/// The kind of the item read, without its bytes.
 enum Step {
     Message,
     Control(Control),
@@ -186,7 +184,7 @@ impl Frames {
         }
     }
 
-    /// Takes the next thing off the front of `input`, which becomes what is left of it. At
+    /// Takes the next item off the front of `input`, which becomes the rest of it. At
     /// [`Unframed::Incomplete`] nothing is left.
     pub fn next<'s>(&'s mut self, input: &mut &[u8]) -> Unframed<'s> {
         match self.state {
@@ -220,7 +218,7 @@ impl Frames {
             && (self.head_len > 0 || self.reading != Reading::Head || self.message.is_some())
     }
 
-    /// Whether a Close or an error was reported: nothing more will come of this stream.
+    /// Whether a Close or an error was reported: no more items come from this stream.
     pub fn is_ended(&self) -> bool {
         self.state == State::Ended
     }
@@ -235,7 +233,7 @@ impl Frames {
                     }
                 }
                 Reading::Data { last } => {
-                    // Its end is known with its last frame; before that, only the limit.
+                    // The end of the message is known with its last frame; before that, only the limit.
                     let end = self.message_len + self.payload_left;
                     self.read_payload(input, if last { end as usize } else { self.most_bytes() });
                     self.message_len = self.buffer.len() as u32;
@@ -270,8 +268,8 @@ impl Frames {
         self.max_message as usize + MAX_CONTROL
     }
 
-    /// Reads the head of a frame, in up to three parts, each judged as soon as it is there: the fault
-    /// that is found must not depend on how the bytes are split. Returns whether all of it has come.
+    /// Reads the head of a frame, in up to three parts. Each part is checked as soon as it is there, so that
+    /// the fault found does not depend on how the bytes are split. Returns whether the whole head has come.
     fn read_head(&mut self, input: &mut &[u8]) -> Result<bool, FrameFault> {
         if !self.fill_head(2, input) {
             return Ok(false);
@@ -298,7 +296,7 @@ impl Frames {
         Ok(true)
     }
 
-    /// Takes bytes of the head until there are `wanted`. Returns whether there are.
+    /// Reads bytes of the head until there are `wanted`. Returns whether there are that many.
     fn fill_head(&mut self, wanted: usize, input: &mut &[u8]) -> bool {
         let have = usize::from(self.head_len);
         let missing = wanted.saturating_sub(have).min(input.len());
@@ -311,7 +309,7 @@ impl Frames {
         have + missing >= wanted
     }
 
-    /// RFC 6455 §5.1, §5.2, §5.4, §5.5: whether such a frame may come now.
+    /// Checks whether such a frame may come now (RFC 6455 §5.1, §5.2, §5.4, §5.5).
     fn check_opening(&self, first: u8, second: u8) -> Result<(), FrameFault> {
         if first & 0x70 != 0 {
             return Err(FrameFault::ReservedBit);
@@ -383,7 +381,7 @@ impl Frames {
         self.reading = Reading::Control(control);
     }
 
-    /// Takes what there is of the payload, and the mask off it.
+    /// Reads the payload as far as it has come, and removes its mask.
     fn read_payload(&mut self, input: &mut &[u8], bound: usize) {
         let (bytes, rest) = input.split_at(input.len().min(self.payload_left as usize));
         *input = rest;
@@ -397,7 +395,7 @@ impl Frames {
         self.payload_left -= bytes.len() as u32;
     }
 
-    /// Reads on where UTF-8 was checked last; a character may be cut by the end of a piece.
+    /// Checks UTF-8 from where it was checked last; the end of a piece may cut a character.
     fn check_text(&mut self) -> Result<(), FrameFault> {
         let fresh = self.buffer.get(self.checked as usize..).unwrap_or_default();
         self.checked += match core::str::from_utf8(fresh) {
@@ -446,7 +444,7 @@ impl Frames {
         Unframed::Close { code, reply }
     }
 
-    /// Lets go of what was handed out, keeps the message within which it came.
+    /// Frees the part that was returned, and keeps the message within which it came.
     fn drop_delivered(&mut self) {
         match self.message_len {
             0 => self.buffer = Vec::new(),
@@ -462,7 +460,7 @@ impl Frames {
     }
 }
 
-/// RFC 6455 §5.5.1, §7.4: the payload of a Close is nothing, or a code and a reason in UTF-8.
+/// Reads the payload of a Close: nothing, or a code and a reason in UTF-8 (RFC 6455 §5.5.1, §7.4).
 fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameFault> {
     let [high, low, reason @ ..] = payload else {
         return match payload {
@@ -471,8 +469,8 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameFault> {
         };
     };
     let code = u16::from_be_bytes([*high, *low]);
-    // Those that are defined for use in a Close (§7.4.1 and its registry), and those for
-    // libraries and applications (§7.4.2). 1005, 1006 and 1015 stand for what was never sent.
+    // These are the codes defined for use in a Close (§7.4.1 and its registry), and those for libraries and
+    // applications (§7.4.2). 1005, 1006 and 1015 stand for codes that were never sent.
     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
         return Err(FrameFault::CloseCode);
     }
@@ -482,7 +480,7 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameFault> {
     }
 }
 
-/// Takes the mask off (§5.3), eight bytes at a time.
+/// Removes the mask (§5.3), eight bytes at a time.
 fn unmask(bytes: &mut [u8], key: [u8; 4]) {
     let [a, b, c, d] = key;
     let wide = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);

@@ -8,11 +8,10 @@ use sip_message::{Host, chars, number};
 
 use super::{AllowedOrigins, grow};
 
-/// Reads the head of the request.
+/// The reader of the request's head.
 ///
-/// Input is given to [`Handshake::next`] until that returns something else than
-/// [`Handshaking::Incomplete`]. A head that came whole is read where it lies; only the beginning of
-/// one that did not is kept here.
+/// Input is given to [`Handshake::next`] until that returns something other than [`Handshaking::Incomplete`].
+/// A head that came whole is read where it lies. Of a head that did not, the beginning is kept here.
 #[derive(Debug)]
 pub struct Handshake {
     buffer: Vec<u8>,
@@ -21,7 +20,7 @@ pub struct Handshake {
     done: bool,
 }
 
-/// Where in the head the next byte stands.
+/// The place of the next byte in the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     InLine,
@@ -38,10 +37,11 @@ enum Place {
 pub enum Handshaking<'a> {
     /// All input is used up; more is needed.
     Incomplete,
-    /// To be answered with [`Upgrade::write_response`]; what is left of the input, and all that
-    /// comes, is for [`super::Frames`].
+    /// The handshake is accepted: [`Upgrade::write_response`] writes the response. The rest of the input, and
+    /// all later input, is for [`super::Frames`].
     Accepted(Upgrade<'a>),
-    /// To be answered with [`HandshakeFault::write_response`], and the connection to be closed.
+    /// The handshake is refused: [`HandshakeFault::write_response`] writes the response, and the connection
+    /// is to be closed.
     Refused(HandshakeFault),
     /// Refused with [`HandshakeFault::Origin`]; this is the Origin of the request.
     Foreign(&'a [u8]),
@@ -90,7 +90,7 @@ pub enum HandshakeFault {
     Method,
     /// A line without a field name, or with white space before its colon (RFC 9112 §5.1).
     FieldLine,
-    /// A field stands twice that may stand once.
+    /// A field stands twice that may stand only once.
     Repeated(SingleField),
     /// Host is absent, or no host with or without a port (RFC 9112 §3.2).
     Host,
@@ -108,7 +108,7 @@ pub enum HandshakeFault {
     Subprotocol,
 }
 
-/// RFC 6455 §1.3.
+/// The value that is hashed with the key (RFC 6455 §1.3).
 const ACCEPT_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 impl Upgrade<'_> {
@@ -218,7 +218,7 @@ impl HandshakeFault {
 }
 
 impl Handshake {
-    /// For a new connection; a head longer than `limit` bytes is refused.
+    /// A reader for a new connection; a head longer than `limit` bytes is refused.
     pub fn new(limit: usize) -> Self {
         Self {
             buffer: Vec::new(),
@@ -229,9 +229,9 @@ impl Handshake {
         }
     }
 
-    /// Takes the head, or what there is of it, off the front of `input`, which becomes what is
-    /// left of it: after [`Handshaking::Accepted`], frames; else nothing. Afterwards no input is
-    /// taken any more.
+    /// Takes the head, as far as it has come, off the front of `input`, which becomes the rest of it. After
+    /// [`Handshaking::Accepted`] the rest is frames; else nothing is left. Afterwards no input is taken any
+    /// more.
     pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8], origins: &AllowedOrigins) -> Handshaking<'s> {
         if self.done {
             self.buffer = Vec::new();
@@ -289,9 +289,9 @@ impl Handshake {
         Handshaking::Refused(fault)
     }
 
-    /// Reads on to the end of the head. Returns how many of `bytes` are of it. A byte that can never
-    /// be part of one is a fault at once: a client that speaks TLS here gets a response before it
-    /// waits for one.
+    /// Reads on to the end of the head. Returns how many of `bytes` belong to it. A byte that can never be
+    /// part of a head is a fault at once: a client that speaks TLS here gets a response before it waits for
+    /// one.
     fn find_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, HandshakeFault> {
         for (at, byte) in bytes.iter().enumerate() {
             self.place = match (self.place, byte) {
@@ -332,10 +332,10 @@ fn origin_in(head: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Judges a whole head, empty line included.
+/// Checks a whole head, empty line included.
 fn read<'a>(head: &'a [u8], origins: &AllowedOrigins) -> Result<Upgrade<'a>, HandshakeFault> {
     let mut lines = head.split_inclusive(|c| *c == b'\n').map(|line| {
-        // Every line ends in CRLF: that was seen when its end was found.
+        // Every line ends in CRLF: that was checked when the end of the head was found.
         line.get(..line.len().saturating_sub(2)).unwrap_or_default()
     });
     let target = read_request_line(lines.next().unwrap_or_default())?;
@@ -371,7 +371,7 @@ fn read<'a>(head: &'a [u8], origins: &AllowedOrigins) -> Result<Upgrade<'a>, Han
     })
 }
 
-/// RFC 9112 §3: `GET SP target SP HTTP/1.1`; the target of it.
+/// Reads `GET SP target SP HTTP/1.1` (RFC 9112 §3), and returns the target.
 fn read_request_line(line: &[u8]) -> Result<&[u8], HandshakeFault> {
     let mut words = line.split(|c| *c == b' ');
     let (Some(method), Some(target), Some(version), None) =
@@ -449,13 +449,13 @@ fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|c| *c == b',').map(chars::trim)
 }
 
-/// `token` of RFC 9110 §5.6.2, which has some characters more than that of SIP.
+/// Whether a text is a `token` of RFC 9110 §5.6.2, which has some characters more than that of SIP.
 fn is_name(text: &[u8]) -> bool {
     let is_tchar = |c: &u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(c);
     !text.is_empty() && text.iter().all(is_tchar)
 }
 
-/// Behind the `://` of an absolute URI of a scheme that a client may use (RFC 6455 §4.1).
+/// The part behind the `://` of an absolute URI of a scheme that a client may use (RFC 6455 §4.1).
 fn after_scheme(target: &[u8]) -> Option<&[u8]> {
     ["http://", "https://", "ws://", "wss://"]
         .iter()
@@ -465,7 +465,7 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// `host [":" port]` (RFC 9110 §7.2).
+/// Whether a text is `host [":" port]` (RFC 9110 §7.2).
 fn is_authority(text: &[u8]) -> bool {
     let port_at = text
         .iter()
@@ -476,11 +476,11 @@ fn is_authority(text: &[u8]) -> bool {
         None => (Some(text), None),
     };
     host.is_some_and(|host| Host::parse(host).is_some())
-        // RFC 3986 §3.2.3: there may be a colon and no port.
+        // RFC 3986 §3.2.3: a colon may stand without a port.
         && port.is_none_or(|port| port.is_empty() || number::port(port).is_some())
 }
 
-/// RFC 6455 §4.2.2: Sec-WebSocket-Accept for a key that is one.
+/// Sec-WebSocket-Accept for a valid key (RFC 6455 §4.2.2); `None`: the key is not valid.
 fn accept_for(key: &[u8]) -> Option<[u8; 28]> {
     let mut nonce = [0; 16];
     if Base64::decode(key, &mut nonce).ok()?.len() != nonce.len() {

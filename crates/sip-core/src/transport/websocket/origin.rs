@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 
-/// The origins of pages that may connect. Browsers send the Origin, and a page cannot make them lie.
-/// Clients that are no browsers send none, or any they like, and are not held back by this.
+/// The origins of pages that may connect. Browsers send the Origin, and a page cannot make them lie. Clients
+/// that are no browsers send none, or any they like, and are not held back by this list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedOrigins(Option<Box<[String]>>);
 
@@ -26,13 +26,13 @@ impl fmt::Display for BadOrigin {
 impl core::error::Error for BadOrigin {}
 
 impl AllowedOrigins {
-    /// Any client may connect.
+    /// A list by which any client may connect.
     pub const fn any() -> Self {
         Self(None)
     }
 
-    /// Only these, each `scheme://host` or `scheme://host:port`, or `null` (pages without an origin
-    /// of their own); and clients that send no Origin.
+    /// A list of these origins, each `scheme://host` or `scheme://host:port`, or `null` (pages without an
+    /// origin of their own). Clients that send no Origin may connect, too.
     ///
     /// # Errors
     /// [`BadOrigin`]: the first entry that is none of these.
@@ -42,7 +42,7 @@ impl AllowedOrigins {
         Ok(Self(Some(origins)))
     }
 
-    /// Whether a request with this Origin may connect. Scheme and host are alike in any case.
+    /// Whether a request with this Origin may connect. Scheme and host are compared without regard to case.
     pub fn allows(&self, origin: Option<&[u8]>) -> bool {
         match (&self.0, origin) {
             (None, _) | (_, None) => true,
@@ -53,7 +53,7 @@ impl AllowedOrigins {
     }
 }
 
-/// As a browser writes it (RFC 6454 §6.1): lower case, without the port that goes without saying.
+/// An origin as a browser writes it (RFC 6454 §6.1): in lower case, without the default port of the scheme.
 fn serialize(entry: &str) -> Option<String> {
     let mut origin = entry.to_ascii_lowercase();
     if origin == "null" {
@@ -65,7 +65,7 @@ fn serialize(entry: &str) -> Option<String> {
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     let (host, port) = match authority.rsplit_once(':') {
-        // The last colon of an IPv6 reference is none before a port.
+        // The last colon of an IPv6 reference does not stand before a port.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (authority, None),
     };
