@@ -68,13 +68,13 @@ components! {
     Other => "other";
 }
 
-/// Receives each change of a worker's component.
+/// The receiver of each change of a worker's component.
 pub trait Observer: Debug + Send + Sync {
     /// Notes that the worker enters `component`. Returns the component that it leaves.
     fn enter(&self, component: Component) -> Component;
 }
 
-/// A handle that reports changes of component, if there is an observer. Cheap to clone; without an
+/// A handle that reports changes of component, if there is an observer. It is cheap to clone, and has no
 /// observer by default.
 #[derive(Clone, Debug, Default)]
 pub struct Activity(Option<Arc<dyn Observer>>);

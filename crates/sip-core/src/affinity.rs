@@ -1,8 +1,8 @@
 //! The worker that holds the state of a call: a hash of its Call-ID, modulo the number of workers.
 //!
-//! A classic BPF program can compute this hash, so that the kernel gives a datagram to the right
-//! worker (`sip_net::udp::steer`). It has no key, and no map is built on it. A source that wants all
-//! its calls at one worker can as well use one Call-ID for all.
+//! A classic BPF program can compute this hash, so that the kernel gives a datagram to the right worker
+//! (`sip_net::udp::steer`). The hash has no key, and no map is built on it. A source that wants all its calls
+//! at one worker can as well use one Call-ID for all.
 //!
 //! [`call_id_of`] finds the Call-ID without reading the message, for datagrams that reached another
 //! worker.
@@ -20,7 +20,7 @@ pub const MULTIPLIER: u32 = 0x85eb_ca6b;
 /// Bits by which each step shifts.
 pub const SHIFT: u32 = 15;
 
-/// Words of four bytes that are hashed; the rest of a Call-ID does not count.
+/// The number of words of four bytes that are hashed; the rest of a Call-ID does not count.
 pub const WORDS: usize = 16;
 
 /// One step of the hash.
@@ -29,7 +29,7 @@ const fn step(hash: u32, value: u32) -> u32 {
     mixed ^ (mixed >> SHIFT)
 }
 
-/// Whether a word may hold a CR: exact for ASCII, and otherwise wrong in the same way as in the
+/// Whether a word may hold a CR. The test is exact for ASCII, and otherwise wrong in the same way as in the
 /// kernel, where only the line end shows how long the Call-ID is.
 const fn may_end(word: u32) -> bool {
     (word ^ 0x0d0d_0d0d).wrapping_sub(0x0101_0101) & 0x8080_8080 != 0
@@ -59,9 +59,9 @@ pub fn worker_of(call_id: &[u8], workers: u16) -> WorkerId {
     WorkerId((hash(call_id) % u32::from(workers)) as u16)
 }
 
-/// The Call-ID of a datagram, found by the beginnings of its lines only. `None`: there is none, or
-/// its line is not a plain one (folded, bare line ends) and needs the parser. If the parser finds no
-/// defects and this finds a Call-ID, they agree.
+/// The Call-ID of a datagram, found by the beginnings of its lines only. `None`: the datagram has none, or
+/// its line is not a plain one (folded, bare line ends) and needs the parser. If the parser finds no defects
+/// and this finds a Call-ID, both agree.
 pub fn call_id_of(bytes: &[u8]) -> Option<&[u8]> {
     let mut rest = bytes;
     while let [b'\r', b'\n', tail @ ..] = rest {
@@ -87,7 +87,7 @@ pub fn call_id_of(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The value that stands at the front of `text`, if all of it is on this line.
+/// The value at the front of `text`, if the whole value is on this line.
 fn value(text: &[u8]) -> Option<&[u8]> {
     let text = text.get(blank_len(text)..)?;
     let stop = memchr(b'\n', text)?;

@@ -16,10 +16,10 @@ use crate::transport::{NextHop, Transport};
 pub struct Config {
     /// Product name for `Server` of responses that we make; empty: no header.
     pub server_header: Box<[u8]>,
-    /// Listeners; [`crate::id::ListenerId`] indexes them. Wildcard addresses have been expanded
-    /// by the shell: one listener for each address of the machine.
+    /// Listeners; [`crate::id::ListenerId`] indexes them. The shell has expanded wildcard addresses: one
+    /// listener for each address of the machine.
     pub listeners: Vec<Listener>,
-    /// More hosts that mean this server, lower case: `server.name`, what is advertised.
+    /// More hosts that mean this server, lower case: `server.name`, and advertised hosts.
     pub own_hosts: Vec<OwnHost>,
     /// Domains that we serve.
     pub domains: Vec<Domain>,
@@ -27,7 +27,7 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Groups of next hops; [`RelayTarget::Group`] indexes them.
     pub groups: Vec<Group>,
-    /// State kept for a request if its route does not say.
+    /// State kept for a request if its rule does not set it.
     pub state: StateMode,
     /// Protocol timers.
     pub timers: Timers,
@@ -35,16 +35,16 @@ pub struct Config {
     pub limits: Limits,
     /// The registrar's policy.
     pub registrar: RegistrarPolicy,
-    /// Sources with asserted identities that are believed.
+    /// Sources whose asserted identities are believed.
     pub trust: Vec<Network>,
-    /// SIP domains, lower case, that are trusted if the peer's certificate proves them. The shell
-    /// compares: [`crate::transport::Proof::Trusted`].
+    /// SIP domains, lower case, that are trusted if the peer's certificate proves them. The shell compares
+    /// the domains: [`crate::transport::Proof::Trusted`].
     pub trust_names: Vec<Box<str>>,
-    /// Where contacts and followed redirects may lead.
+    /// The destinations to which contacts and followed redirects may lead.
     pub destinations: Destinations,
     /// Abuse control: limits and bans of sources, and requests that are dropped.
     pub abuse: Abuse,
-    /// How long a request may wait for credentials, milliseconds.
+    /// Milliseconds for which a request may wait for credentials.
     pub credentials_deadline_ms: u32,
     /// Status code of the response if credentials cannot be had: 503 or 504.
     pub credentials_unavailable: u16,
@@ -61,15 +61,16 @@ pub struct Destinations {
     pub allow: Vec<Network>,
     /// Networks that are denied.
     pub deny: Vec<Network>,
-    /// The loopback is denied, except to sources on the loopback.
+    /// Whether the loopback is denied, except to sources on the loopback.
     pub loopback: bool,
-    /// The addresses and ports of the listeners are denied, and [`Destinations::own_sockets`].
+    /// Whether the addresses and ports of the listeners are denied, and [`Destinations::own_sockets`].
     pub own: bool,
     /// Sockets of this process besides the listeners.
     pub own_sockets: Vec<SocketAddr>,
-    /// Members of groups and targets of rules are denied.
+    /// Whether members of groups and targets of rules are denied.
     pub groups: bool,
-    /// How many new addresses the contacts of one user may have within an hour, for one worker; 0: any number.
+    /// The most new addresses that the contacts of one user may have within an hour, for one worker; 0: any
+    /// number.
     pub new_per_hour: u32,
 }
 
@@ -92,33 +93,33 @@ impl Default for Destinations {
 pub struct Abuse {
     /// Messages a second that one source may send to one worker; 0: any number.
     pub rate: u32,
-    /// Messages that it may send at once; at least 1.
+    /// Messages that one source may send at once; at least 1.
     pub burst: u32,
     /// Sources that one worker counts. Beyond that, sources that sent little lately are forgotten.
     pub sources: usize,
     /// Networks that are neither limited nor banned, beside the trust domain.
     pub exempt: Vec<Network>,
-    /// Sources may be banned for what they do. So the addresses of the trust domain are learnt.
+    /// Whether sources may be banned for their messages. If so, the addresses of the trust domain are learnt.
     pub bans: bool,
     /// Patterns of requests that are dropped without a response.
     pub scanners: Scanners,
 }
 
-/// Patterns by which requests of scanners are known.
+/// Patterns by which requests of scanners are recognised.
 #[derive(Clone, Debug, Default)]
 pub struct Scanners {
-    /// On the value of User-Agent.
+    /// The pattern on the value of User-Agent.
     pub user_agent: Option<regex::bytes::Regex>,
-    /// On the user part of From.
+    /// The pattern on the user part of From.
     pub from_user: Option<regex::bytes::Regex>,
-    /// On the user part of To.
+    /// The pattern on the user part of To.
     pub to_user: Option<regex::bytes::Regex>,
-    /// On the user part of the Request-URI.
+    /// The pattern on the user part of the Request-URI.
     pub uri_user: Option<regex::bytes::Regex>,
 }
 
 impl Scanners {
-    /// Whether there is none.
+    /// Whether there is no pattern.
     pub const fn is_empty(&self) -> bool {
         self.user_agent.is_none()
             && self.from_user.is_none()
@@ -138,10 +139,10 @@ pub struct Listener {
     pub prefix_len: u8,
     /// `host[:port]` for Via and Record-Route, as written there.
     pub sent_by: Box<[u8]>,
-    /// Take Route headers that are not ours in new requests (from `trust` sources only).
+    /// Whether new requests may have Route headers that are not ours (from `trust` sources only).
     pub preloaded_route: bool,
-    /// Web pages of any origin may open a WebSocket here, so the browser's address says nothing about
-    /// the page.
+    /// Whether web pages of any origin may open a WebSocket here. If so, the browser's address says nothing
+    /// about the page.
     pub any_page: bool,
 }
 
@@ -150,7 +151,7 @@ pub struct Listener {
 pub struct OwnHost {
     /// Name or address, lower case; IPv6 without brackets.
     pub host: Box<[u8]>,
-    /// `None`: any port that we listen on, or none given.
+    /// The port; `None`: any port that we listen on, or no port.
     pub port: Option<u16>,
 }
 
@@ -161,7 +162,7 @@ pub struct Domain {
     pub name: Box<[u8]>,
     /// Other names of the same domain, lower case.
     pub aliases: Vec<Box<[u8]>>,
-    /// Its authentication policy.
+    /// The authentication policy of the domain.
     pub auth: AuthPolicy,
 }
 
@@ -176,7 +177,7 @@ pub struct AuthPolicy {
     pub methods: Vec<Box<[u8]>>,
     /// Algorithms offered, in order of preference (RFC 8760); never empty.
     pub algorithms: Vec<Algorithm>,
-    /// How long a nonce is good, seconds.
+    /// Seconds for which a nonce is good.
     pub nonce_lifetime_s: u32,
     /// Whether `uri` in credentials must be the Request-URI, and not another URI of the same user here.
     pub strict_uri: bool,
@@ -203,27 +204,27 @@ pub enum Algorithm {
     Sha512_256,
 }
 
-/// How much state a relayed request gets.
+/// The state that a relayed request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateMode {
-    /// RFC 3261 §16.11.
+    /// No state (RFC 3261 §16.11).
     Stateless,
-    /// RFC 3261 §16.2 to §16.10.
+    /// Transactions (RFC 3261 §16.2 to §16.10).
     Transaction,
 }
 
 /// A routing rule.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// All conditions must hold.
+    /// The conditions, all of which must hold.
     pub when: When,
-    /// What to do.
+    /// The action for requests that match.
     pub action: Action,
-    /// `None`: the domain's policy; else whether credentials are needed.
+    /// Whether credentials are needed; `None`: by the domain's policy.
     pub auth: Option<bool>,
-    /// `None`: the configuration's `state`.
+    /// The state to keep; `None`: by the configuration's `state`.
     pub state: Option<StateMode>,
-    /// Stay in the path of the dialog.
+    /// Whether this server stays in the path of the dialog.
     pub record_route: bool,
 }
 
@@ -249,38 +250,38 @@ pub type HeaderIs = (Box<[u8]>, Box<[u8]>);
 /// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send on.
+    /// Send the request on.
     Relay(Relay),
     /// Respond with 302 (RFC 3261 §8.3).
     Redirect(Redirect),
-    /// Refuse.
+    /// Refuse the request.
     Reject {
-        /// 300 to 699.
+        /// The status code, 300 to 699.
         status: u16,
         /// Reason phrase.
         reason: Box<[u8]>,
     },
 }
 
-/// How a request is sent on.
+/// The relaying of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relay {
-    /// Where to.
+    /// The target of the request.
     pub target: RelayTarget,
     /// Characters taken from the front of the Request-URI's user part.
     pub strip: u16,
-    /// Put before the Request-URI's user part.
+    /// Characters put before the Request-URI's user part.
     pub prefix: Box<[u8]>,
-    /// Put the next hop's host and port into the Request-URI.
+    /// Whether the next hop's host and port go into the Request-URI.
     pub rewrite_host: bool,
     /// Seconds until a branch is given up without a final response; `None`: timer C.
     pub timeout_s: Option<u32>,
-    /// Follow the contacts of a 3xx (RFC 3261 §16.7 step 4), for domains of ours, with state.
+    /// Whether the contacts of a 3xx are followed (RFC 3261 §16.7 step 4), for domains of ours, with state.
     pub recurse: bool,
 }
 
 impl Relay {
-    /// To `target`, with nothing changed.
+    /// A relaying to `target`, with nothing changed.
     pub fn to(target: RelayTarget) -> Self {
         Self {
             target,
@@ -293,25 +294,25 @@ impl Relay {
     }
 }
 
-/// Where a relayed request goes.
+/// The target of a relayed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayTarget {
-    /// To this next hop.
+    /// This next hop.
     Uri(NextHop),
-    /// To the registered contacts of the Request-URI.
+    /// The registered contacts of the Request-URI.
     Location,
-    /// To the Request-URI itself.
+    /// The Request-URI itself.
     RequestUri,
-    /// To a member of this group, by its index.
+    /// A member of this group, by its index.
     Group(usize),
 }
 
-/// Where a redirected request is to try.
+/// The targets of a redirected request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirect {
     /// The registered contacts of the Request-URI.
     Location,
-    /// This URI; the user part of the Request-URI goes into it if it has none.
+    /// This URI; the user part of the Request-URI goes into it if the URI has none.
     Uri(Box<[u8]>),
 }
 
@@ -342,20 +343,20 @@ impl Default for Timers {
 /// The registrar's policy (RFC 3261 §10.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegistrarPolicy {
-    /// Shorter registrations are refused with 423, seconds.
+    /// Seconds below which a registration is refused with 423.
     pub min_expires_s: u32,
-    /// Granted if neither Expires nor the `expires` parameter is given, seconds.
+    /// Seconds granted if neither Expires nor the `expires` parameter is given.
     pub default_expires_s: u32,
-    /// Longer ones are shortened to this, seconds.
+    /// Seconds to which longer registrations are shortened.
     pub max_expires_s: u32,
-    /// When the response to a REGISTER is sent.
+    /// The time at which the response to a REGISTER is sent.
     pub durability: Durability,
 }
 
-/// When the response to a REGISTER is sent.
+/// The time at which the response to a REGISTER is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Once its bindings are on disk.
+    /// Once the bindings of the REGISTER are on disk.
     Commit,
     /// At once; the write follows.
     Async,

@@ -284,7 +284,7 @@ counters! {
 pub struct Gauges {
     /// Server transactions held, finished ones included.
     pub server_transactions: u64,
-    /// Those of them that have sent no final response.
+    /// Server transactions that have sent no final response.
     pub live_transactions: u64,
     /// INVITE transactions that have sent no final response.
     pub live_invites: u64,
@@ -302,9 +302,9 @@ pub struct Gauges {
     pub dns_entries: u64,
     /// Connections on which registrations, client transactions or waiting REGISTERs hang.
     pub flows: u64,
-    /// Those of them that registrations were made over.
+    /// Connections that registrations were made over.
     pub flows_registered: u64,
-    /// Sources that have sent something lately, where messages are limited by source.
+    /// Sources that have sent something lately, if messages are limited by source.
     pub sources: u64,
 }
 
@@ -317,7 +317,7 @@ pub enum Event {
         aor: Box<[u8]>,
         /// Source.
         source: SocketAddr,
-        /// Bindings after it.
+        /// The number of bindings after the REGISTER.
         contacts: u32,
     },
     /// An INVITE for which this worker holds state got its final response.
@@ -337,7 +337,7 @@ pub enum Event {
         call_id: Box<[u8]>,
         /// The flaw: one of few texts.
         flaw: &'static str,
-        /// Whether it was mended.
+        /// Whether the response was mended.
         mended: bool,
     },
     /// Authentication failed: wrong credentials, an unknown user, or a request in another user's
@@ -349,28 +349,28 @@ pub enum Event {
         source: SocketAddr,
         /// Method of the request.
         method: Box<[u8]>,
-        /// Domain of which credentials were asked for.
+        /// The domain whose credentials were asked for.
         domain: Box<[u8]>,
         /// Call-ID of the request.
         call_id: Box<[u8]>,
-        /// Why.
+        /// The reason of the failure.
         reason: AuthFailure,
-        /// Whether it counts towards a ban of the source: a guess at a password, from a verified
-        /// source outside of the trust domain. The source of a datagram is verified if it returns a
-        /// nonce that was sent to it.
+        /// Whether the failure counts towards a ban of the source. A failure counts if it is a guess at a
+        /// password, from a verified source outside of the trust domain. The source of a datagram is verified
+        /// if it returns a nonce that was sent to it.
         counts: bool,
-        /// `Some`: log it, with the number of failures of this source and reason that were not logged since the last
-        /// that was. `None`: do not log it; it is an event so that abuse control can count it.
+        /// `Some`: log the failure, with the number of failures of this source and reason that were not
+        /// logged since the last that was. `None`: do not log it; abuse control counts it.
         unreported: Option<u32>,
     },
-    /// This server refused a request. Each is reported, up to a bound for one source and status, and
+    /// This server refused a request. Each refusal is reported, up to a bound for one source and status, and
     /// a bound for all.
     Refused {
         /// Source.
         source: SocketAddr,
         /// Method; empty if the message is no request that can be read.
         method: Box<[u8]>,
-        /// Request-URI, as far as it is kept; so the following texts.
+        /// Request-URI, as far as it is kept. The following texts are kept in the same way.
         uri: Box<[u8]>,
         /// Call-ID.
         call_id: Box<[u8]>,
@@ -378,22 +378,22 @@ pub enum Event {
         from: Box<[u8]>,
         /// URI of To.
         to: Box<[u8]>,
-        /// `uri` of the digest credentials if that is what was refused, else empty.
+        /// `uri` of the digest credentials if that was refused, else empty.
         digest_uri: Box<[u8]>,
-        /// Number of the rule that the request went by, from 0; `None`: none matched, or none was looked for. Rules may
-        /// have other numbers since, if the configuration has been loaded again.
+        /// Number of the rule that the request went by, from 0; `None`: no rule matched, or none was looked
+        /// for. If the configuration has been loaded again, rules may have other numbers since.
         rule: Option<u16>,
         /// Status code of the response.
         status: u16,
-        /// Its reason phrase.
+        /// The reason phrase of the response.
         reason: Box<str>,
-        /// Why, if the reason phrase does not say it.
+        /// The cause, if the reason phrase does not show it.
         cause: Option<RefusalCause>,
         /// Refusals of this source, status and cause since the last report that were not reported.
         unreported: u32,
     },
-    /// Credentials were accepted for a `uri` that is not the Request-URI but another of the same
-    /// user. Each is reported, up to a bound for one source and a bound for all.
+    /// Credentials were accepted for a `uri` that is not the Request-URI but another of the same user. Each
+    /// request is reported, up to a bound for one source and a bound for all.
     DigestUriRewritten {
         /// Source.
         source: SocketAddr,
@@ -408,7 +408,7 @@ pub enum Event {
         /// Such requests of this source since the last report that were not reported.
         unreported: u32,
     },
-    /// A source sends more than it may. Reported at once, then from time to time.
+    /// A source sends more than it may. The event comes at once, then from time to time.
     SourceLimited {
         /// Source.
         source: SocketAddr,
@@ -419,17 +419,17 @@ pub enum Event {
     Scanned {
         /// Source.
         source: SocketAddr,
-        /// The part of the request by which it was recognised.
+        /// The part of the request by which the scanner was recognised.
         sign: ScanSign,
-        /// Whether it counts towards a ban of the source; see [`Event::AuthFailed`].
+        /// Whether the request counts towards a ban of the source; see [`Event::AuthFailed`].
         counts: bool,
-        /// `Some`: log it, with the number of such requests of this source since the last that was
+        /// `Some`: log the request, with the number of such requests of this source since the last that was
         /// logged.
         told: Option<u32>,
     },
-    /// A peer of the trust domain is at this address. Reported at once, then from time to time.
+    /// A peer of the trust domain is at this address. The event comes at once, then from time to time.
     PeerMet {
-        /// Its address.
+        /// The address of the peer.
         address: IpAddr,
     },
     /// A member of a group failed, and gets no calls any more.
@@ -452,13 +452,13 @@ pub enum Event {
         destination: SocketAddr,
         /// Whether it was a time-out, and not an error of the transport.
         timed_out: bool,
-        /// It is a registered contact: its return is no event.
+        /// Whether the next hop is a registered contact, whose return is no event.
         is_contact: bool,
     },
-    /// A next hop that had failed gave a response. Each worker reports it for itself, once after its last
+    /// A next hop that had failed gave a response. Each worker reports this for itself, once after its last
     /// [`Event::NextHopFailed`] with this address.
     NextHopReturned {
-        /// Where the response came from.
+        /// The address that the response came from.
         destination: SocketAddr,
     },
 }
@@ -470,7 +470,7 @@ pub enum AuthFailure {
     UnknownUser,
     /// The digest response does not match.
     WrongPassword,
-    /// Good credentials, but another's address in From, To or P-Preferred-Identity.
+    /// The credentials are good, but From, To or P-Preferred-Identity is another's address.
     NotOwner,
     /// A nonce count seen before.
     Replay,

@@ -8,7 +8,7 @@ pub struct ListenerId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u16);
 
-/// A stream connection: the worker that owns it, its slot there, and the slot's generation. With the
+/// A stream connection: the worker that owns it, its slot there, and the slot's generation. By the
 /// generation, a number that outlived its connection names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
@@ -16,7 +16,7 @@ pub struct ConnId {
     pub worker: WorkerId,
     /// Slot in that worker's connection table.
     pub slot: u32,
-    /// Counts the slot's uses.
+    /// The number of the slot's use.
     pub generation: u32,
 }
 
@@ -26,6 +26,6 @@ pub struct ConnId {
 pub struct QueryId {
     /// Slot in the endpoint's table of open queries.
     pub slot: u32,
-    /// Counts the slot's uses.
+    /// The number of the slot's use.
     pub generation: u32,
 }

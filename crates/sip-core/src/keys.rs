@@ -1,7 +1,7 @@
 //! Sub-keys: every secret value is derived from one secret and a label, here and nowhere else.
 //!
-//! `HMAC-SHA-256(secret, label)` (RFC 2104): the step that HKDF calls expand (RFC 5869 §2.3), for one
-//! block. A sub-key reveals neither the secret nor another sub-key.
+//! A sub-key is `HMAC-SHA-256(secret, label)` (RFC 2104): the step that HKDF calls expand (RFC 5869 §2.3),
+//! for one block. It reveals neither the secret nor another sub-key.
 
 use sha2::{Digest, Sha256};
 use zeroize::Zeroize;

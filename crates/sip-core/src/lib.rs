@@ -1,8 +1,8 @@
 //! The SIP protocol without IO.
 //!
-//! Nothing in this crate opens a socket, reads a clock or draws a random number. Bytes, time, seeds
-//! and results of back-ends come in as values; bytes to send, queries to back-ends and events go out
-//! as values. Same inputs, same outputs, byte for byte.
+//! Nothing in this crate opens a socket, reads a clock or draws a random number. Bytes, time, seeds and
+//! results of back-ends come in as values; bytes to send, queries to back-ends and events go out as values.
+//! The same inputs give the same outputs, byte for byte.
 //!
 //! [`endpoint::Endpoint`] is the only entry point. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,

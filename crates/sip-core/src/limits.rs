@@ -1,6 +1,6 @@
-//! Every bound of the core, with what happens when it is reached. Each such case is counted.
+//! The bounds of the core, and the effect of reaching each. Each such case is counted.
 
-/// Upper bounds. The defaults suit one worker with a few gigabytes of memory.
+/// The upper bounds. The defaults suit one worker with a few gigabytes of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Header fields of one message; more: 400 (or dropped if no response can be built).
@@ -15,9 +15,9 @@ pub struct Limits {
     /// Transactions of one worker, finished ones included, which are kept for 32 s to absorb
     /// retransmissions. At the limit a new request that needs one gets 503, statelessly.
     pub held_transactions: usize,
-    /// Bytes of the messages that one worker's transactions hold. At the limit a new request that
-    /// needs a transaction gets 503, statelessly. An eighth above it ([`Limits::response_bytes`]) no
-    /// response is kept.
+    /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs a
+    /// transaction gets 503, statelessly. An eighth above the limit ([`Limits::response_bytes`]) no response
+    /// is kept.
     pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses (at most 255); at the
     /// limit no other is tried.
@@ -28,23 +28,23 @@ pub struct Limits {
     pub parked_bytes: usize,
     /// Contacts of one address-of-record; one more: 403 (the registrar's own policy).
     pub contacts_per_aor: usize,
-    /// Bytes that the registrations of all workers take. At the limit a REGISTER that adds a contact
-    /// gets 503; an eighth above it, also one that lengthens the texts of existing contacts. Records
-    /// that a store held at the start are always taken.
+    /// Bytes that the registrations of all workers take. At the limit a REGISTER that adds a contact gets
+    /// 503. An eighth above the limit, a REGISTER that lengthens the texts of existing contacts gets 503,
+    /// too. Records that a store held at the start are always taken.
     pub location_bytes: usize,
     /// Entries of the resolver's cache of one worker; at the limit the soonest to expire leaves, names
     /// without records first.
     pub dns_entries: usize,
     /// Events not yet taken by the shell; at the limit new ones are dropped and counted.
     pub events: usize,
-    /// Nonces in use with counts that are kept, over all workers; at the limit the oldest of its
-    /// shard leaves, and its user is asked again with `stale=true`.
+    /// Nonces in use whose counts are kept, over all workers. At the limit the oldest of its shard leaves,
+    /// and its user is challenged again with `stale=true`.
     pub nonces: usize,
     /// Route header values of one request; more: 400.
     pub route_values: usize,
-    /// Addresses-of-record registered over one connection that are known when it closes. Beyond that,
-    /// a call finds the connection closed when it is sent there. Addresses-of-record that have
-    /// unregistered or moved are forgotten as others come.
+    /// Addresses-of-record registered over one connection that are known when it closes. Beyond that, a call
+    /// finds the connection closed when the call is sent there. Addresses-of-record that have unregistered or
+    /// moved are forgotten as others come.
     pub registrations_per_connection: usize,
     /// Connections of one worker with known registrations, transactions and waiting REGISTERs. Beyond
     /// that, a transaction learns by a timer that its connection has closed.
@@ -57,8 +57,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Bytes within which transactions keep responses, to send them again or as the best of several.
-    /// A response beyond it is sent all the same.
+    /// Bytes within which transactions keep responses, to send them again or as the best of several. A
+    /// response beyond this bound is sent all the same.
     pub(crate) const fn response_bytes(&self) -> usize {
         self.transaction_bytes.saturating_add(self.transaction_bytes / 8)
     }

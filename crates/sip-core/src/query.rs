@@ -15,7 +15,8 @@ use crate::id::QueryId;
 /// A query to a back-end.
 #[derive(Debug)]
 pub struct Query {
-    /// Comes back with the result. `None`: the core wants no result (`durability = "async"`).
+    /// The identifier that comes back with the result. `None`: the core wants no result (`durability =
+    /// "async"`).
     pub id: Option<QueryId>,
     /// The kind of the query.
     pub kind: QueryKind,
@@ -26,9 +27,9 @@ pub struct Query {
 pub enum QueryKind {
     /// The secrets of a subscriber.
     Credentials {
-        /// As sent in `username`: the user part, or that with `@` and one of the domain's names.
+        /// The name as sent in `username`: the user part, or that with `@` and one of the domain's names.
         username: Box<[u8]>,
-        /// Length of the user part in it.
+        /// Length of the user part in `username`.
         user_len: usize,
         /// Canonical name of the domain, lower case.
         domain: Box<[u8]>,
@@ -53,7 +54,7 @@ pub enum QueryKind {
     },
 }
 
-/// DNS record types that the core asks for.
+/// DNS record types that the core queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// IPv4 addresses.
@@ -62,18 +63,18 @@ pub enum RecordKind {
     Aaaa,
     /// Services (RFC 2782).
     Srv,
-    /// Which transports a domain offers (RFC 3403, as RFC 3263 §4.1 uses it).
+    /// The transports that a domain offers (RFC 3403, as RFC 3263 §4.1 uses it).
     Naptr,
 }
 
 /// The result of a [`Query`].
 #[derive(Debug, Clone)]
 pub enum QueryResult {
-    /// Of [`QueryKind::Credentials`]: the secrets, or `None` if there is no such subscriber.
+    /// The result of [`QueryKind::Credentials`]: the secrets, or `None` if there is no such subscriber.
     Credentials(Result<Option<Secrets>, Unavailable>),
-    /// Of [`QueryKind::Resolve`].
+    /// The result of [`QueryKind::Resolve`].
     Resolved(Result<Records, Unavailable>),
-    /// Of [`QueryKind::SaveBindings`]: on disk, or not.
+    /// The result of [`QueryKind::SaveBindings`]: whether the bindings are on disk.
     Saved(Result<(), Unavailable>),
 }
 
@@ -81,8 +82,7 @@ pub enum QueryResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// The HA1 values of a subscriber (RFC 7616 §3.4.2), decoded. `None` if the row has no such column
-/// filled.
+/// The HA1 values of a subscriber (RFC 7616 §3.4.2), decoded. `None`: the row has no such column filled.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// `MD5(user:realm:password)`.
@@ -91,12 +91,12 @@ pub struct Secrets {
     pub ha1_sha256: Option<Zeroizing<[u8; 32]>>,
     /// `SHA-512-256(user:realm:password)`.
     pub ha1_sha512_256: Option<Zeroizing<[u8; 32]>>,
-    /// Read before the store became unavailable. A digest response that matches is right; one that
-    /// does not proves nothing.
+    /// Whether the secrets were read before the store became unavailable. If so, a digest response that
+    /// matches is right, and one that does not match proves nothing.
     pub outdated: bool,
 }
 
-/// Shows which secrets there are, never their values.
+/// Shows which secrets are present, never their values.
 impl core::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Secrets")
@@ -145,7 +145,7 @@ pub enum Record {
         service: Box<[u8]>,
         /// Substitution expression; RFC 3263 wants none.
         regexp: Box<[u8]>,
-        /// The next name to ask for, lower case, without a trailing dot.
+        /// The next name to query, lower case, without a trailing dot.
         replacement: Box<[u8]>,
     },
 }

@@ -1,8 +1,8 @@
 //! A slab: values in reusable slots, in pages that never move and are given back when empty.
 //!
-//! A plain vector copies everything to a larger place when it is full: with hundreds of thousands of
-//! transactions that stalls all signalling. It also never shrinks: after an hour of overload its
-//! memory is lost to everything else. Pages do neither.
+//! A full vector copies everything to a larger place: with hundreds of thousands of transactions that stalls
+//! all signalling. A vector also never shrinks: after an hour of overload its memory is lost to everything
+//! else. Pages do neither.
 //!
 //! New values go to the lowest page that has room, so that the upper ones empty when the load falls.
 //! One empty page is kept, so that a load around a page's edge costs nothing.
@@ -14,12 +14,12 @@ use core::num::NonZeroU32;
 const PAGE: usize = 1 << PAGE_BITS;
 const PAGE_BITS: u32 = 10;
 
-/// Identifies one use of a slot; it finds nothing once its value is gone.
+/// The key of one use of a slot; it finds nothing once its value is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Index.
+    /// The index of the slot.
     pub slot: u32,
-    /// Counts the slot's uses.
+    /// The number of the slot's use.
     pub generation: NonZeroU32,
 }
 
@@ -51,11 +51,11 @@ const NONE: u16 = u16::MAX;
 
 #[derive(Clone, Debug)]
 struct Page<T> {
-    /// Grows up to [`PAGE`], and is dropped as a whole.
+    /// The slots, which grow up to [`PAGE`] and are dropped as a whole.
     slots: Vec<Slot<T>>,
     used: u16,
     free: u16,
-    /// No slot of this page has had this generation: what it starts with when it is made again.
+    /// A generation that no slot of this page has had. A page that is made again starts with it.
     fresh: NonZeroU32,
 }
 
@@ -81,7 +81,7 @@ fn after(generation: NonZeroU32) -> NonZeroU32 {
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
     pages: Vec<Page<T>>,
-    /// Bit per page: it has room.
+    /// One bit per page: whether the page has room.
     room: Vec<u64>,
     /// Words of `room` below this one are zero.
     first_room: usize,
@@ -103,17 +103,17 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Values held.
+    /// The number of values held.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds nothing.
+    /// Whether the slab holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Takes a value in.
+    /// Inserts a value.
     pub fn insert(&mut self, value: T) -> Key {
         let at = self.page_with_room();
         self.len += 1;
@@ -168,7 +168,7 @@ impl<T> Slab<T> {
         at
     }
 
-    /// The value, if it is still there.
+    /// The value of `key`, if it is still there.
     pub fn get(&self, key: Key) -> Option<&T> {
         match self.slot(key.slot)? {
             Slot::Used { generation, value } if *generation == key.generation => Some(value),
@@ -176,7 +176,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The value, if it is still there.
+    /// The value of `key`, if it is still there.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match self.slot_mut(key.slot)? {
             Slot::Used { generation, value } if *generation == key.generation => Some(value),
@@ -213,7 +213,7 @@ impl<T> Slab<T> {
         self.pages.get_mut(page)?.slots.get_mut(index)
     }
 
-    /// Takes the value out.
+    /// Removes the value of `key`.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let (at, index) = place(key.slot);
         let page = self.pages.get_mut(at)?;

@@ -1,5 +1,5 @@
-//! A Request-URI in one spelling, for the patterns of rules: `sip:0019`, `SIP:0019`, `sip:%30%3019` and `sip:0-019` call
-//! the same number, and the pattern that bars one bars all.
+//! A Request-URI in one spelling, for the patterns of rules. `sip:0019`, `SIP:0019`, `sip:%30%3019` and
+//! `sip:0-019` call the same number, and a pattern that bars one bars all.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -12,15 +12,14 @@ use sip_message::Host;
 /// Characters between digits that only people read (RFC 3966 §5.1.1).
 const SEPARATORS: &[u8] = b"-.()";
 
-/// The URI with its scheme and host in lower case, an IP address as its value is written, a name without the dot at its
-/// end. The part before `@` (all of a `tel:` number) has
-/// no escapes of characters that may stand there bare. If it is a number, it has no separators.
-/// Parameters stay as they are, and so does the URI of the message. Nothing is allocated for a URI
-/// that is so already.
+/// The URI in its one spelling. Scheme and host are in lower case, an IP address is as its value is written,
+/// and a name has no dot at its end. The part before `@` (of a `tel:` URI, the whole number) has no escapes
+/// of characters that may stand there bare. If that part is a number, it has no separators. Parameters stay
+/// as they are, and so does the URI of the message. A URI in this spelling already costs no allocation.
 pub(crate) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
     let (scheme, rest) = split_after(uri, b':');
     let is_tel = scheme.eq_ignore_ascii_case(b"tel:");
-    // A user part may have `;`, `?` and `:`, but no `@`; of a URI without one all is the host.
+    // A user part may have `;`, `?` and `:`, but no `@`; a URI without `@` is a host alone.
     let (user, at, rest) = match memchr::memchr(b'@', rest) {
         Some(at) => (rest.get(..at), b"@".as_slice(), rest.get(at + 1..)),
         None if is_tel => {
@@ -62,7 +61,7 @@ pub(crate) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Host and port in the one spelling that they have beside capital letters; `None`: they are in it.
+/// Host and port in their one spelling, apart from the case of letters; `None`: they are in it.
 fn canonical_host(text: &[u8]) -> Option<String> {
     let is_v6 = text.first() == Some(&b'[');
     let end = match is_v6 {
@@ -70,7 +69,7 @@ fn canonical_host(text: &[u8]) -> Option<String> {
         false => memchr::memchr(b':', text).unwrap_or(text.len()),
     };
     let (host, port) = text.split_at_checked(end)?;
-    // Only these have several spellings.
+    // Only such hosts have several spellings.
     let is_v4 = || host.iter().all(|c| c.is_ascii_digit() || *c == b'.');
     if !is_v6 && host.last() != Some(&b'.') && !is_v4() {
         return None;
@@ -95,7 +94,7 @@ fn canonical_host(text: &[u8]) -> Option<String> {
     Some(written + core::str::from_utf8(port).ok()?)
 }
 
-/// Whether `text` is how `value` is written. Nothing is allocated.
+/// Whether `text` is `value` as written. Nothing is allocated.
 fn is_written(text: &[u8], value: fmt::Arguments<'_>) -> bool {
     struct Rest<'a>(&'a [u8]);
     impl fmt::Write for Rest<'_> {
@@ -108,22 +107,23 @@ fn is_written(text: &[u8], value: fmt::Arguments<'_>) -> bool {
     fmt::Write::write_fmt(&mut rest, value).is_ok() && rest.0.is_empty()
 }
 
-/// A regular expression (bytes, no Unicode, to be anchored) that matches whatever [`normalised`] makes of a well-formed
-/// URI, and little else. A pattern that holds for nothing of this holds for no request. Where `hosts` has names (no IP
-/// addresses), the URI has one of them as its host, or `maddr`.
+/// A regular expression (bytes, no Unicode, to be anchored) that matches all results of [`normalised`] for
+/// well-formed URIs, and little else. A pattern that matches none of them matches no request. If `hosts` has
+/// names (no IP addresses), the URI has one of them as its host, or `maddr`.
 pub fn spellings(hosts: &[&str]) -> String {
-    // Escapes that stay, and what is no escape.
+    // Escapes that stay, and `%` without an escape.
     let escape = "%(?:[01][0-9A-Fa-f]|2[02456CFcf]|3[A-Fa-f]|40|5[B-Eb-e]|60|7[B-Db-dFf]|[89A-Fa-f][0-9A-Fa-f]\
                   |[0-9A-Fa-f]?[^0-9A-Fa-f@;:])";
     let end = "(?:%[0-9A-Fa-f]?)?";
     let any = format!("(?:[^@;:%]|{escape})");
     let number = r"\+?[0-9*#]*";
-    // Not only digits and separators: another character, a second `+`, or no digit.
+    // Characters besides digits and separators: another character, a second `+`, or no digit.
     let odd =
         format!("{any}*(?:[^@;:%0-9*#.()+-]|{escape}){any}*{end}|{any}*%[0-9A-Fa-f]?|{any}+\\+{any}*{end}");
     let user = format!("(?:{number}|[*#.()+-]*|{odd})(?:[;:][^@]*)?");
     let tail = "(?:[;?][^@]*)?";
-    // `sip` and `sips`, with hosts without escapes, and what else begins with `s`; the others but `tel`.
+    // `sip` and `sips`, with hosts without escapes, and other schemes that begin with `s`; then all others
+    // but `tel`.
     let c = "[a-z0-9+.-]";
     let other = format!("(?:[a-ru-z]{c}*|t(?:[a-df-z0-9+.-]{c}*|e(?:[a-km-z0-9+.-]{c}*|l{c}+)?)?)");
     let address = r"\[[0-9a-f:]*(?:ffff:[0-9.]+)?\](?::[0-9]*)?";
@@ -140,8 +140,8 @@ pub fn spellings(hosts: &[&str]) -> String {
     format!("(?s-u:s{c}*:(?:{user}@)?{sip_host}|{other}:(?:{user}@)?{host}|tel:{user}(?:@{host})?)")
 }
 
-/// Appends a user part without escapes of letters, digits and what else has no meaning of its own there (RFC 3261
-/// §19.1.4). Others stay: `%40` is no end of the user part.
+/// Appends a user part without escapes of letters, digits and other characters that have no meaning of their
+/// own there (RFC 3261 §19.1.4). Other escapes stay: `%40` is no end of the user part.
 fn unescape_plain(text: &[u8], out: &mut Vec<u8>) {
     let digit = |c: u8| char::from(c).to_digit(16);
     let mut rest = text;

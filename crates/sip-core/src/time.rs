@@ -47,9 +47,9 @@ pub struct Millis(pub u32);
 /// One reading of both clocks, taken once per turn of the worker's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Monotonic: timers run on it.
+    /// The monotonic clock, on which timers run.
     pub instant: Instant,
-    /// Wall clock, milliseconds since 1970-01-01 UTC: registrations and nonces survive a restart by it.
+    /// Wall clock, milliseconds since 1970-01-01 UTC. By it registrations and nonces survive a restart.
     pub unix_ms: u64,
 }
 
@@ -60,11 +60,11 @@ impl Now {
     }
 }
 
-/// The wall clock as registrations, nonces and marks of next hops need it: it says the time of day,
-/// and it never jumps. When the system's clock is set, by an hour or by a leap second, an hour of
-/// registrations must not end at once, nor live an hour longer: this clock goes on from where it
-/// was and moves towards the system's, at most by one part in [`SteadyWall::SLEW`] faster or slower
-/// than time passes. User agents refresh long before the last twentieth of their time.
+/// The wall clock for registrations, nonces and marks of next hops: it gives the time of day, and never
+/// jumps. If the system's clock is set, by an hour or by a leap second, an hour of registrations must not end
+/// at once, nor live an hour longer. So this clock goes on from where it was and moves towards the system's,
+/// at most by one part in [`SteadyWall::SLEW`] faster or slower than time passes. User agents refresh long
+/// before the last twentieth of their time.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyWall {
     unix_us: u64,
@@ -72,10 +72,10 @@ pub struct SteadyWall {
 }
 
 impl SteadyWall {
-    /// Of time that passes, the part by which the clock is corrected.
+    /// The part of passing time by which the clock is corrected.
     pub const SLEW: u64 = 20;
 
-    /// Begins with the system's time.
+    /// A clock that begins with the system's time.
     pub const fn new(now: Instant, wall_unix_ms: u64) -> Self {
         Self {
             unix_us: wall_unix_ms.saturating_mul(1000),
@@ -98,7 +98,7 @@ impl SteadyWall {
         self.unix_us / 1000
     }
 
-    /// The same at `now`, without a look at the system's clock.
+    /// Milliseconds since 1970 at `now`, without a look at the system's clock.
     pub const fn at(&self, now: Instant) -> u64 {
         self.unix_us.saturating_add(now.micros_since(self.read_at)) / 1000
     }

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// State of one member, shared by all workers. Read for each call; written only when something
-/// about it changes or goes wrong.
+/// State of one member, shared by all workers. It is read for each call, and written only when a part of it
+/// changes or a call fails.
 #[derive(Debug, Default)]
 pub struct Health {
     drained: AtomicBool,
@@ -16,7 +16,7 @@ pub struct Health {
     failures: AtomicU32,
     /// Good probes in a row, while marked as failed.
     recoveries: AtomicU32,
-    /// Wall clock millisecond until which it counts as failed; 0: it does not.
+    /// Wall clock millisecond until which the member counts as failed; 0: it does not.
     failed_until_ms: AtomicU64,
     /// Failures since the start, for the operator.
     failed_total: AtomicU64,
@@ -25,22 +25,22 @@ pub struct Health {
 /// The state of a member as the operator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// Gets calls.
+    /// The member gets calls.
     Up,
-    /// Gets none: it failed.
+    /// The member failed, and gets no calls.
     Failed,
-    /// Gets none: the operator wants it so. Calls that it has go on.
+    /// The operator has taken the member out of service: it gets no calls, and its present calls go on.
     Drained,
 }
 
-/// When a member counts as failed, and until when.
+/// The conditions under which a member counts as failed, and no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkPolicy {
-    /// Failures in a row that make it so; at least 1.
+    /// Failures in a row after which the member counts as failed; at least 1.
     pub fail_after: u32,
-    /// Good probes in a row that end it; at least 1.
+    /// Good probes in a row after which the member no longer counts as failed; at least 1.
     pub recover_after: u32,
-    /// Without probes: how long it lasts, milliseconds. `None`: until probes say otherwise.
+    /// Milliseconds for which the member counts as failed, without probes. `None`: until probes succeed.
     pub hold_ms: Option<u32>,
 }
 
@@ -56,7 +56,7 @@ impl Health {
         }
     }
 
-    /// Takes it out of service, or back.
+    /// Takes the member out of service, or puts it back.
     pub fn set_drained(&self, drained: bool) {
         self.drained.store(drained, Relaxed);
     }
@@ -97,9 +97,9 @@ impl Health {
         self.failed_until_ms.swap(0, Relaxed) > now_unix_ms
     }
 
-    /// Notes a response to a call: failures before it were not in a row with what follows.
+    /// Notes a response to a call: later failures begin a new row.
     pub fn note_response(&self) {
-        // Nothing is written if nothing went wrong: all workers read this.
+        // Nothing is written if no call has failed: all workers read this.
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }

@@ -12,23 +12,23 @@ use smallvec::SmallVec;
 use crate::transport::NextHop;
 pub use health::{Health, MarkPolicy, MemberState};
 
-/// How calls are shared out among members.
+/// The distribution of calls among members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
     /// One after the other.
     RoundRobin,
     /// At random, by weight.
     Weighted,
-    /// A Call-ID always leads to the same member while that is up; by weight.
+    /// By Call-ID and weight: a Call-ID always leads to the same member while that is up.
     CallId,
-    /// To the one with the fewest requests without a final response, by weight. Each worker looks at
-    /// its own.
+    /// To the member with the fewest requests without a final response, by weight. Each worker counts its own
+    /// requests.
     LeastLoad,
-    /// To the lowest `priority` that is up; among equals one after the other.
+    /// To the member of the lowest `priority` that is up; equals take turns.
     Priority,
 }
 
-/// A number that one worker keeps for itself: a copy of it starts anew.
+/// A number that one worker keeps for itself: a copy of the number starts anew.
 #[derive(Debug, Default)]
 pub struct Local(AtomicU32);
 
@@ -58,15 +58,15 @@ impl Local {
 /// A member of a group.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Where it is.
+    /// The next hop of the member.
     pub hop: NextHop,
-    /// Its share among others, 1 to 1,000; 0: none, it is drained.
+    /// The share of the member, 1 to 1,000; 0: none, the member is drained.
     pub weight: u16,
-    /// Lower ones first, for [`Distribution::Priority`].
+    /// The priority, lower ones first, for [`Distribution::Priority`].
     pub priority: u16,
-    /// Shared by all workers.
+    /// The health, shared by all workers.
     pub health: Arc<Health>,
-    /// Requests that this worker sent there and that have no final response yet.
+    /// Requests that this worker sent to the member and that have no final response yet.
     pub load: Local,
 }
 
@@ -90,12 +90,12 @@ impl Member {
         }
     }
 
-    /// Notes that a request went there.
+    /// Notes that a request went to the member.
     pub(crate) fn begin(&self) {
         self.load.up();
     }
 
-    /// Notes that a request that went there is done.
+    /// Notes that a request to the member is done.
     pub(crate) fn end(&self) {
         self.load.down();
     }
@@ -106,15 +106,15 @@ impl Member {
 pub struct Group {
     /// Name in the configuration.
     pub name: Box<[u8]>,
-    /// How calls are shared out.
+    /// The distribution of calls among members.
     pub algorithm: Distribution,
-    /// Its members; at most [`MAX_MEMBERS`].
+    /// The members of the group; at most [`MAX_MEMBERS`].
     pub members: Vec<Member>,
     /// Milliseconds between two OPTIONS to each member; `None`: no probes.
     pub probe_ms: Option<u32>,
-    /// When a member counts as failed.
+    /// The conditions under which a member counts as failed.
     pub marks: MarkPolicy,
-    /// A member from which no response came after this is left for the next, milliseconds.
+    /// Milliseconds after which a member without a response is left for the next.
     pub reply_timeout_ms: u32,
     /// Final responses of a member that send the request on to the next one. Time-outs and errors of
     /// the transport always do.
@@ -130,9 +130,9 @@ pub const MAX_MEMBERS: usize = 64;
 pub type Order = SmallVec<[u16; 8]>;
 
 impl Group {
-    /// Members that may get a call now, in the order in which to try them. `call` is a hash of the
-    /// Call-ID. `fixed`: all requests and copies of one call must give the same first member, because
-    /// no state is kept (RFC 3261 §16.11): only the Call-ID decides.
+    /// Members that may get a call now, in the order in which to try them. `call` is a hash of the Call-ID.
+    /// If `fixed`, only the Call-ID decides: no state is kept, and all requests and copies of one call must
+    /// give the same first member (RFC 3261 §16.11).
     pub fn order(&self, call: u64, now_unix_ms: u64, fixed: bool) -> Order {
         let mut order: Order = (0u16..)
             .zip(&self.members)
@@ -150,13 +150,13 @@ impl Group {
             Distribution::CallId => self.by_weight(&mut order, call),
             Distribution::LeastLoad => {
                 self.rotate(&mut order);
-                // load / weight, without division.
+                // The order is by load / weight, without division.
                 order.sort_by(|a, b| self.load_of(*a, *b).cmp(&self.load_of(*b, *a)));
             }
             Distribution::Priority => {
                 let priority = |i: &u16| self.member(*i).map(|m| m.priority);
                 order.sort_by_key(priority);
-                // The members that are first by it take turns, whatever others there are.
+                // Members of the first priority take turns, whatever other members there are.
                 let equals = order
                     .iter()
                     .take_while(|i| priority(i) == order.first().and_then(priority));
@@ -181,7 +181,7 @@ impl Group {
         u64::from(load) * u64::from(weight)
     }
 
-    /// The next one first, the others after it as they are listed.
+    /// Puts the next member first, and the others behind it as they are listed.
     fn rotate(&self, order: &mut [u16]) {
         if !order.is_empty() {
             let by = self.cursor.up() as usize % order.len();
@@ -189,8 +189,8 @@ impl Group {
         }
     }
 
-    /// Rendezvous hashing with weights: each member draws a number that depends on the call and on
-    /// where it is, and the largest wins. A member that goes or comes moves only its own calls.
+    /// Orders members by rendezvous hashing with weights: each member draws a number that depends on the call
+    /// and on its URI, and the largest wins. A member that goes or comes moves only its own calls.
     fn by_weight(&self, order: &mut Order, call: u64) {
         let mut draws: SmallVec<[(u64, u16); 8]> = order
             .iter()
@@ -202,15 +202,15 @@ impl Group {
     }
 }
 
-/// `uniform^(1/weight)`, of which the largest wins with a probability in proportion to its weight
-/// (Efraimidis and Spirakis); as its order is all that counts, -log2(uniform)/weight is compared.
+/// The draw of a member: `uniform^(1/weight)`, of which the largest wins with a probability in proportion to
+/// its weight (Efraimidis and Spirakis). As only the order counts, -log2(uniform)/weight is compared.
 fn draw(call: u64, member: &Member) -> u64 {
     let seed = member.hop.uri.iter().fold(call, |h, c| mix(h ^ u64::from(*c)));
     let uniform = mix(seed) | 1;
     u64::MAX - negative_log2(uniform) / u64::from(member.weight.max(1))
 }
 
-/// SplitMix64's finish: each bit of the result depends on each bit of the argument.
+/// The finish of SplitMix64: each bit of the result depends on each bit of the argument.
 const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

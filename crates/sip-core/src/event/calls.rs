@@ -1,4 +1,5 @@
-//! Statistics of the calls of one worker: final responses to INVITEs by code, and how long callers waited.
+//! Statistics of the calls of one worker: final responses to INVITEs by code, and the waiting times of
+//! callers.
 
 /// Upper bounds of the classes of [`Times`], microseconds, inclusive.
 pub const BOUNDS_US: [u64; 15] = [
@@ -22,9 +23,9 @@ pub const BOUNDS_US: [u64; 15] = [
 /// A histogram of times, with their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many times are in each class; the last class is for times above all bounds.
+    /// The number of times in each class; the last class is for times above all bounds.
     pub counts: [u64; BOUNDS_US.len() + 1],
-    /// Sum of all, microseconds.
+    /// The sum of all times, microseconds.
     pub sum_us: u64,
 }
 
@@ -54,8 +55,8 @@ const CODES: [u16; 24] = [
 /// Labels of the classes.
 const OTHERS: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "6xx"];
 
-/// Counts of INVITEs without a To tag: those for which this worker held state, and those that it refused without. Of
-/// the latter each copy counts.
+/// Counts of INVITEs without a To tag: those for which this worker held state, and those that it refused
+/// without state. Each copy of the latter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
     responses: [u64; CODES.len() + OTHERS.len()],

@@ -1,4 +1,4 @@
-//! Why this server refused a request.
+//! The causes for which this server refuses requests.
 
 /// The cause of a refusal, if status and reason phrase do not show it. The phrase goes to the peer,
 /// and says no more than a stranger may know. The cause goes to the log.
@@ -61,7 +61,7 @@ pub enum RefusalCause {
 }
 
 impl RefusalCause {
-    /// The word for it in the log.
+    /// The word for the cause in the log.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
-//! Timers: one hierarchical wheel per endpoint ([`wheel::Wheel`]), keyed by a value that the caller
-//! gets back when one fires. The timers themselves are described where they are used: those of the
-//! transactions in [`crate::transaction::Timer`].
+//! Timers: one hierarchical wheel per endpoint ([`wheel::Wheel`]), keyed by a value that the caller gets back
+//! when a timer fires. The timers themselves are described at their use: those of the transactions in
+//! [`crate::transaction::Timer`].
 
 pub mod wheel;
 

@@ -7,18 +7,18 @@
 //! far[2]     64 slots of 2^25 ticks   (101 days; 2^32 ms are less than half)
 //! ```
 //!
-//! A timer goes into the finest ring that reaches its deadline, and moves to a finer one when
-//! the wheel arrives at the start of its slot. The near ring is long so that the timers that each
-//! transaction has (64·T1 = 32 s and shorter) are never moved: the work of moving would come in
-//! lumps of a whole slot, and such a lump is a stall of all signalling.
+//! A timer goes into the finest ring that reaches its deadline, and moves to a finer one when the wheel
+//! arrives at the start of its slot. The near ring is long so that the timers of each transaction (64·T1 = 32
+//! s and shorter) are never moved. The work of moving would come in lumps of a whole slot, and such a lump is
+//! a stall of all signalling.
 //!
-//! Bitmaps say which slots hold timers, so that advancing costs the timers that fire and the
-//! slots that move, however long the jump.
+//! Bitmaps show which slots hold timers. So advancing costs the timers that fire and the slots that move,
+//! however long the jump.
 //!
-//! **Order.** Timers fire in the order of their deadline's tick, and among equals in the order
-//! in which they were started. That holds across the rings: of two timers with the same tick in
-//! different rings, the one in the coarser was started earlier (the wheel only goes forward), so
-//! what moves to a finer ring is put before what is there.
+//! **Order.** Timers fire in the order of their deadline's tick; of equals, the one started first fires
+//! first. That holds across the rings: of two timers with the same tick in different rings, the one in the
+//! coarser was started earlier (the wheel only goes forward). So timers that move to a finer ring are put
+//! before those that are there.
 
 use crate::slab::{Key, Slab};
 use crate::time::{Instant, Millis};
@@ -39,11 +39,12 @@ const FAR_BITS: u32 = 6;
 const FAR_SLOTS: usize = 1 << FAR_BITS;
 const FAR_RINGS: usize = 3;
 
-/// The wheel is brought to the present before a timer is started if it is further behind; so a
-/// deadline is always less than `2 * MAX_LAG_TICKS`, the reach of the last ring, ahead.
+/// The ticks that the wheel may be behind when a timer is started; if it is further behind, it is first
+/// brought to the present. So a deadline is always less than `2 * MAX_LAG_TICKS`, the reach of the last ring,
+/// ahead.
 const MAX_LAG_TICKS: u64 = 1 << (NEAR_BITS + FAR_BITS * FAR_RINGS as u32 - 1);
 
-/// 2^32 - 1 ms in ticks, rounded up.
+/// The longest duration, 2^32 - 1 ms, in ticks, rounded up.
 const LONGEST_TICKS: u64 = (u32::MAX as u64 * 1000).div_ceil(TICK_US);
 const _: () = assert!(LONGEST_TICKS < MAX_LAG_TICKS);
 const _: () = assert!(NEAR_WORDS == u128::BITS as usize);
@@ -51,7 +52,7 @@ const _: () = assert!(NEAR_WORDS == u128::BITS as usize);
 /// No node: end of a list.
 const NIL: u32 = u32::MAX;
 
-/// Identifies a started timer. The id of one that fired or was cancelled does nothing.
+/// The identifier of a started timer. If the timer fired or was cancelled, its identifier does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId(Key);
 
@@ -122,17 +123,17 @@ const fn far_shift(ring: usize) -> u32 {
     NEAR_BITS + FAR_BITS * ring as u32
 }
 
-/// The wheel; `K` is what [`Wheel::pop_due`] gives back when a timer fires.
+/// The wheel; `K` is the value that [`Wheel::pop_due`] gives back when a timer fires.
 #[derive(Clone, Debug)]
 pub struct Wheel<K> {
     nodes: Slab<Node<K>>,
-    /// The tick up to which (inclusive) everything has been moved to `due`.
+    /// The tick up to which (inclusive) all timers have been moved to `due`.
     now: u64,
     due: List,
     near: Box<[List]>,
-    /// Bit per near slot: not empty.
+    /// One bit per near slot: whether it holds timers.
     near_occupied: [u64; NEAR_WORDS],
-    /// Bit per word of `near_occupied`: not zero.
+    /// One bit per word of `near_occupied`: whether the word is not zero.
     near_words: u128,
     far: Box<[FarRing; FAR_RINGS]>,
 }
@@ -166,9 +167,8 @@ impl<K: Copy> Wheel<K> {
 
     /// Starts a timer that fires `after` from `now`, rounded up to the next tick.
     ///
-    /// An `after` of zero (and a deadline that has passed) fires at the next call of
-    /// [`Wheel::advance`] or at once, in turn. Instants in the last tick of the clock's range are
-    /// taken as its start.
+    /// If `after` is zero, or the deadline has passed, the timer fires at the next call of [`Wheel::advance`]
+    /// or at once, in turn. Instants in the last tick of the clock's range count as its start.
     pub fn start(&mut self, now: Instant, after: Millis, key: K) -> TimerId {
         let now_tick = now.as_micros() >> TICK_BITS;
         if now_tick.saturating_sub(self.now) >= MAX_LAG_TICKS {
@@ -187,8 +187,7 @@ impl<K: Copy> Wheel<K> {
         TimerId(id)
     }
 
-    /// Stops a timer. Returns whether it was still to fire (timers that are due and not yet popped
-    /// are).
+    /// Stops a timer. Returns whether the timer was still to fire, as due timers are until they are popped.
     pub fn cancel(&mut self, id: TimerId) -> bool {
         let TimerId(id) = id;
         if self.nodes.get(id).is_none() {
@@ -199,7 +198,7 @@ impl<K: Copy> Wheel<K> {
         true
     }
 
-    /// Moves time forward to `now` (never back) and makes what has come due available to
+    /// Moves time forward to `now` (never back) and makes the timers that have come due available to
     /// [`Wheel::pop_due`].
     pub fn advance(&mut self, now: Instant) {
         let target = now.as_micros() >> TICK_BITS;
@@ -214,7 +213,7 @@ impl<K: Copy> Wheel<K> {
         self.now = target;
     }
 
-    /// Takes the next timer that has fired.
+    /// Removes the next timer that has fired, and returns its value.
     #[must_use]
     pub fn pop_due(&mut self) -> Option<K> {
         let (id, node) = self.nodes.at(self.due.head)?;
@@ -224,7 +223,7 @@ impl<K: Copy> Wheel<K> {
         Some(key)
     }
 
-    /// When to call [`Wheel::advance`] next: never later than a timer's tick; earlier if a far slot
+    /// The time to call [`Wheel::advance`] next: never later than a timer's tick, and earlier if a far slot
     /// has to be spread first. `None`: no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -279,8 +278,8 @@ impl<K: Copy> Wheel<K> {
         Some(self.now + distance as u64)
     }
 
-    /// Spreads the far slots that start at the present tick, the finer ring first, so that what
-    /// comes from the coarser (started earlier) ends up in front.
+    /// Spreads the far slots that start at the present tick. The finer ring comes first, so that timers from
+    /// the coarser (started earlier) end up in front.
     fn turn_far_rings(&mut self) {
         for ring in 0..FAR_RINGS {
             let shift = far_shift(ring);
@@ -383,7 +382,7 @@ impl<K: Copy> Wheel<K> {
         }
     }
 
-    /// Takes a node out of the list that holds it.
+    /// Removes a node from the list that holds it.
     fn unlink(&mut self, slot: u32) {
         let Some((_, &node)) = self.nodes.at(slot) else {
             return;
