@@ -7,24 +7,24 @@ use sip_message::{HeaderName, Message};
 
 use crate::text::{cat, digits};
 
-/// What a challenge asks for.
+/// A challenge of the server, with the number of its uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Challenge {
-    /// Authorization or Proxy-Authorization.
+    /// Field of the credentials: Authorization or Proxy-Authorization.
     header: HeaderName,
     algorithm: Algorithm,
-    /// Whether the challenge named it.
+    /// Whether the challenge named the algorithm.
     named: bool,
     realm: Vec<u8>,
     nonce: Vec<u8>,
     opaque: Option<Vec<u8>>,
     qop: bool,
-    /// Times that this nonce was used.
+    /// Number of requests that used this nonce.
     count: u32,
 }
 
 impl Challenge {
-    /// The first challenge of a 401 or 407 that can be answered.
+    /// The first challenge of a 401 or 407 that [`Self::answer`] can answer.
     pub(crate) fn read(message: &Message<'_>, status: u16) -> Option<Self> {
         let (asks, header) = match status {
             401 => (HeaderName::WwwAuthenticate, HeaderName::Authorization),
@@ -54,7 +54,7 @@ impl Challenge {
         })
     }
 
-    /// Appends the field that answers it, for one more request.
+    /// Appends the field with credentials for one more request.
     pub(crate) fn answer(
         &mut self,
         out: &mut Vec<u8>,
@@ -65,7 +65,8 @@ impl Challenge {
     ) {
         self.count += 1;
         let nc = digits(self.count);
-        // Any value does: it is the client's protection, and we need none (RFC 7616 §5.11).
+        // Any value will do: the cnonce protects the client, and the generator needs no protection (RFC 7616
+        // §5.11).
         const CNONCE: &[u8] = b"0a4f113b";
         let ha1 = digest::ha1(self.algorithm, user, &self.realm, password);
         let input = Input {
@@ -113,7 +114,7 @@ mod tests {
         Challenge::read(&message, status)
     }
 
-    /// RFC 2617 §3.5, by RFC 7616's algorithm MD5; with our own cnonce.
+    /// The example of RFC 2617 §3.5, for algorithm MD5 of RFC 7616, with our own cnonce.
     #[test]
     fn the_answer_is_what_the_server_computes() {
         let fields = "WWW-Authenticate: Digest realm=\"r\", nonce=\"n\", qop=\"auth,auth-int\", algorithm=SHA-256, opaque=\"o\"\r\n";

@@ -1,11 +1,11 @@
 //! An open-loop SIP load generator: user agents at both ends of a server.
 //!
-//! Calls begin when they were meant to, whatever the server does, and everything is timed from then. So a
-//! slow server is reported as slow (no coordinated omission). The user agents behave as RFC 3261 says: they
-//! retransmit, acknowledge, give up at 64 × T1, and each failure is counted under its cause.
+//! Calls begin at their planned times, whatever the server does, and all times are measured from then. So a
+//! slow server is reported as slow (no coordinated omission). The user agents behave according to RFC 3261:
+//! they retransmit, acknowledge, and give up at 64 × T1. Each failure is counted under its cause.
 //!
-//! [`run()`] plays a [`plan::Plan`] in one thread: system calls in batches, no task and, once warm,
-//! next to no allocation for a call. The user agents themselves (`uac`, `uas`) see no socket and no clock.
+//! [`run()`] plays a [`plan::Plan`] in one thread: system calls in batches, no task and, once warm, next to
+//! no allocation for a call. The user agents themselves (`uac`, `uas`) use neither socket nor clock.
 #![warn(missing_docs)]
 
 mod digest;

@@ -1,13 +1,13 @@
-//! What the user agents want sent: bytes one after the other, and where each message goes.
+//! Outgoing messages of the user agents: bytes one after the other, and the destination of each message.
 
 use std::net::SocketAddr;
 
-/// Where a message goes.
+/// Destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
-    /// Datagrams: this address.
+    /// The address of a datagram.
     Address(SocketAddr),
-    /// Streams: the connection of this number.
+    /// The number of a connection.
     Connection(u32),
 }
 
@@ -16,19 +16,19 @@ struct Outgoing {
     to: To,
     from: u32,
     until: u32,
-    /// How many of its call stand before it.
+    /// Number of messages of the same call that stand before this one.
     rank: u32,
 }
 
-/// Ranks are kept for so many calls; two that share a place are ranked as if they were one.
+/// Number of places in which ranks are kept. Two calls that share a place are ranked as one.
 const RANKS: usize = 1024;
 
-/// Messages of one turn. Its memory is used again and again.
+/// Messages of one turn. Their memory is used again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     messages: Vec<Outgoing>,
-    /// By call: in which turn it had a message last, and the rank of the next.
+    /// By call: the turn of its last message, and the rank of the next.
     ranks: Vec<(u32, u32)>,
     turn: u32,
     /// Connections that are not needed any more.
@@ -36,12 +36,12 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// A message of `call`, if it is of one, as `write` appends it.
+    /// Adds a message, which `write` appends, of `call` if it belongs to one.
     pub(crate) fn push(&mut self, to: To, call: Option<u32>, write: impl FnOnce(&mut Vec<u8>)) {
         let from = self.bytes.len();
         write(&mut self.bytes);
         let rank = call.map_or(0, |call| self.rank(call));
-        // Messages are some kilobytes, turns some hundred of them.
+        // Messages are some kilobytes, turns some hundred messages.
         self.messages.push(Outgoing {
             to,
             from: from as u32,
@@ -60,14 +60,15 @@ impl Outbox {
         *next - 1
     }
 
-    /// Puts messages of one length beside each other, those of each call in their order: the kernel takes
-    /// neighbours of one length to one address as one. For datagrams, which may overtake each other anyhow.
+    /// Puts messages of one length next to each other, and keeps the order of each call. The kernel takes
+    /// neighbours of one length to one address as one. This is for datagrams, which may overtake each other
+    /// anyhow.
     pub(crate) fn gather(&mut self) {
         let key = |message: &Outgoing| (message.rank, message.until - message.from, message.from);
         self.messages.sort_unstable_by_key(key);
     }
 
-    /// Whether there is nothing to do for it.
+    /// Whether no message is to be sent, and no connection to be closed.
     pub(crate) fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.closing.is_empty()
     }
@@ -106,7 +107,8 @@ mod tests {
     fn equally_long_ones_stand_together_and_calls_keep_their_order() {
         let mut outbox = Outbox::default();
         for round in 0..2 {
-            // Two answers to each of three calls, the second longer; a third of one; and one of no call.
+            // Two responses to each of three calls, of which the second is longer; a third of one call; and a
+            // message of no call.
             for call in [7, 3, 1027] {
                 outbox.push(TO, Some(call), |out| out.extend_from_slice(b"180"));
                 outbox.push(TO, Some(call), |out| out.extend_from_slice(b"200 OK"));
@@ -114,7 +116,7 @@ mod tests {
             outbox.push(TO, Some(7), |out| out.extend_from_slice(b"2"));
             outbox.push(TO, None, |out| out.extend_from_slice(b"OPT"));
             outbox.gather();
-            // 3 and 1027 share a place.
+            // Calls 3 and 1027 share a place.
             assert_eq!(
                 texts(&outbox),
                 ["180", "180", "OPT", "200 OK", "200 OK", "2", "180", "200 OK"],

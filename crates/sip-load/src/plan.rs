@@ -1,4 +1,4 @@
-//! What is to be played.
+//! The plan of a run.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use sip_core::transport::Transport;
 
 use crate::schedule::Offered;
 
-/// What a call is.
+/// Kind of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// INVITE, 180, 200, ACK; after the hold time BYE, 200.
     Call,
-    /// INVITE that a 3xx answers, ACK.
+    /// INVITE, a 3xx response, ACK.
     Redirect,
-    /// REGISTER of one user after the other.
+    /// REGISTER, one user after the other.
     Register,
     /// OPTIONS to the server.
     Options,
@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Call => "call",
@@ -36,12 +36,12 @@ impl Kind {
         }
     }
 
-    /// Whether it begins with an INVITE.
+    /// Whether a call of this kind begins with an INVITE.
     pub(crate) const fn is_invite(self) -> bool {
         matches!(self, Self::Call | Self::Redirect)
     }
 
-    /// The method that it begins with.
+    /// The method of the first request.
     pub(crate) const fn method(self) -> &'static [u8] {
         match self {
             Self::Call | Self::Redirect => b"INVITE",
@@ -57,19 +57,19 @@ impl Kind {
 pub enum Users {
     /// `user00000`, `user00001`, …: a prefix and at least five digits.
     Numbered {
-        /// Before the number.
+        /// Prefix of each name, before the number.
         prefix: String,
-        /// How many; at least 1.
+        /// Number of users; at least 1.
         count: u32,
-        /// The password of each, where `{user}` stands for the name and `{n}` for its digits.
+        /// Password of each user, where `{user}` stands for the name and `{n}` for its digits.
         password: String,
     },
-    /// Name and password of each; at least one.
+    /// Name and password of each user; at least one.
     Listed(Vec<(String, String)>),
 }
 
 impl Users {
-    /// How many.
+    /// Number of users.
     pub fn count(&self) -> u32 {
         match self {
             Self::Numbered { count, .. } => *count,
@@ -77,7 +77,7 @@ impl Users {
         }
     }
 
-    /// Appends the name of one.
+    /// Appends the name of a user.
     pub(crate) fn write_name(&self, out: &mut Vec<u8>, user: u32) {
         match self {
             Self::Numbered { prefix, .. } => {
@@ -91,7 +91,7 @@ impl Users {
         }
     }
 
-    /// The password of one.
+    /// The password of a user.
     pub(crate) fn password(&self, user: u32) -> Vec<u8> {
         match self {
             Self::Numbered { password, .. } => {
@@ -111,7 +111,7 @@ impl Users {
     }
 }
 
-/// At least five digits.
+/// Appends a number with at least five digits.
 fn write_number(out: &mut Vec<u8>, number: u32) {
     for (most, zeros) in [(9, 4), (99, 3), (999, 2), (9_999, 1)] {
         if number <= most {
@@ -122,100 +122,100 @@ fn write_number(out: &mut Vec<u8>, number: u32) {
     sip_message::number::write_decimal(out, u64::from(number));
 }
 
-/// Connections of the callers' end, where the transport has any.
+/// Connections of the callers' end, if the transport has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connections {
-    /// So many, used in turn, opened again when they are lost. At least 1.
+    /// Number of shared connections, at least 1. They are used in turn, and opened again if they are lost.
     Shared(u32),
-    /// One for each call.
+    /// One connection for each call.
     PerCall,
 }
 
 /// The end that is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callee {
-    /// Where it listens.
+    /// Address at which the called end listens.
     pub listen: SocketAddr,
     /// Its transport: UDP, TCP or TLS.
     pub transport: Transport,
-    /// How long it rings before it answers.
+    /// Time from the 180 to the 200.
     pub ring: Duration,
 }
 
 /// TLS settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsPlan {
-    /// The authorities of the server's certificate, PEM. None: those of the system.
+    /// File with the authorities of the server's certificate, PEM; `None` for those of the system.
     pub ca: Option<PathBuf>,
-    /// The name that the server's certificate must speak for. None: the domain.
+    /// Name that the server's certificate must contain; `None` for the domain.
     pub name: Option<String>,
-    /// Certificate and key of ours, PEM: what we show when asked, and what the called end shows.
+    /// Files with our certificate and its key, PEM. The callers show it if asked, the called end always.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Resume sessions.
+    /// Whether sessions are resumed.
     pub resume: bool,
 }
 
 /// The whole plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What a call is.
+    /// Kind of the calls.
     pub kind: Kind,
-    /// Of the callers' end.
+    /// Transport of the callers' end.
     pub transport: Transport,
-    /// The server.
+    /// Address of the server.
     pub target: SocketAddr,
-    /// The callers' own address, and port for datagrams; `None`: that from which the target is
-    /// reached, and any port.
+    /// Address of the callers' end; its port is used for datagrams and for a single connection. `None` for
+    /// the address from which the target is reached, and any port.
     pub local: Option<SocketAddr>,
-    /// The domain of all users.
+    /// Domain of all users.
     pub domain: String,
-    /// The server's own name, as OPTIONS ask for it: the domain, or address and port.
+    /// Name of the server, as OPTIONS address it: the domain, or address and port.
     pub server: String,
-    /// The users that play.
+    /// Users of the calls.
     pub users: Users,
-    /// Answer challenges (digest).
+    /// Whether challenges are answered (digest).
     pub digest: bool,
-    /// Send credentials for the last nonce at once, counted, instead of waiting for a challenge.
+    /// Whether requests have credentials for the last nonce at once, counted, instead of after a challenge.
     pub reuse_nonce: bool,
-    /// How many calls.
+    /// Number of calls, and their distribution in time.
     pub offered: Offered,
-    /// Before calls count.
+    /// Time at the start in which calls do not count.
     pub warmup: Duration,
-    /// While they count.
+    /// Time in which calls count, after the warm-up.
     pub duration: Duration,
-    /// How long after that those under way may end. `None`: as long as it takes, at most their
-    /// time-outs.
+    /// Time for calls to end after `duration`. `None` for as long as they take, at most their time-outs.
     pub drain: Option<Duration>,
-    /// From ACK to BYE.
+    /// Time from ACK to BYE.
     pub hold: Duration,
     /// Timer T1 (RFC 3261 §17.1.1.1).
     pub t1: Duration,
-    /// How long a call may ring before it is cancelled.
+    /// Time for which a call may ring before it is cancelled.
     pub answer_within: Duration,
-    /// The callers' connections.
+    /// Connections of the callers' end.
     pub connections: Connections,
-    /// Bytes of text in a MESSAGE.
+    /// Length of the text in a MESSAGE, bytes.
     pub text_len: usize,
-    /// Whether requests within a dialog go to the target, too, although no Record-Route asks for that: an outbound
+    /// Whether requests within a dialog go to the target even without Record-Route. That suits an outbound
     /// proxy, or a relay that reads no message.
     pub outbound: bool,
-    /// What REGISTER registers; `None`: the callee's address, or else the caller's own.
+    /// Contact address of REGISTER; `None` for the callee's address if there is a called end, else the
+    /// caller's own.
     pub contact: Option<SocketAddr>,
-    /// Seconds that REGISTER asks for.
+    /// Expiry of REGISTER, seconds.
     pub expires_s: u32,
-    /// The end that is called. `None`: it is somewhere else.
+    /// The called end; `None` if it is elsewhere.
     pub callee: Option<Callee>,
-    /// Calls at a time; more fail as the generator's own.
+    /// Most calls at a time. Further calls fail with the generator as the cause.
     pub max_calls: u32,
     /// TLS settings.
     pub tls: TlsPlan,
-    /// The path of the WebSocket.
+    /// Path of the WebSocket.
     pub path: String,
-    /// Tells this run's messages from those of others.
+    /// Number that distinguishes this run's messages from those of other runs.
     pub run: u32,
 }
 
-/// As in Via (RFC 3261 §20.42, RFC 7118 §5.2).
+/// The name of the transport in Via (RFC 3261 §20.42, RFC 7118 §5.2).
 pub(crate) const fn via_name(transport: Transport) -> &'static str {
     match transport {
         Transport::Udp => "UDP",
@@ -226,7 +226,7 @@ pub(crate) const fn via_name(transport: Transport) -> &'static str {
     }
 }
 
-/// As in a URI's parameters; empty: none is needed.
+/// The URI parameter of the transport; empty if none is needed.
 pub(crate) const fn uri_parameter(transport: Transport) -> &'static str {
     match transport {
         Transport::Udp => "",

@@ -1,4 +1,4 @@
-//! The loop: sockets, clock and the user agents.
+//! The main loop: sockets, clock and the user agents.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::stats::{Cause, Report, Stats, Timed};
 use crate::uac::{Turn, Uac};
 use crate::uas::Uas;
 
-/// Header fields of one message, at most.
+/// Most header fields of one message.
 const MAX_FIELDS: usize = 128;
-/// Calls that begin in one turn, at most: answers are waiting.
+/// Most calls that begin in one turn, because responses are waiting.
 const BURST: usize = 64;
-/// Between two looks at whether to stop, and two reports of progress.
+/// Interval at which `stop` is checked, and progress is reported.
 const TICK_US: Micros = 100_000;
-/// A connection that was lost is opened again after this.
+/// Pause before a lost connection is opened again.
 const REOPEN_US: Micros = 100_000;
 
-/// Why it cannot run.
+/// Reason for which a run cannot begin or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A socket of ours.
+    /// A socket of the generator failed.
     #[error("cannot {what}: {source}")]
     Socket {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// Why not.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Certificates or keys.
+    /// Certificates or keys cannot be used.
     #[error("{0}")]
     Tls(String),
-    /// The plan asks for what there is not.
+    /// The plan lacks a part that it needs.
     #[error("{0}")]
     Plan(String),
 }
@@ -54,26 +54,26 @@ pub(crate) fn socket(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> 
     }
 }
 
-/// How it goes.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Seconds since the start.
     pub seconds: f64,
-    /// Calls that have begun, warm-up included.
+    /// Number of calls that have begun, warm-up included.
     pub begun: u64,
-    /// Calls that succeeded.
+    /// Number of calls that succeeded.
     pub succeeded: u64,
-    /// Calls that failed.
+    /// Number of calls that failed.
     pub failed: u64,
-    /// Calls under way.
+    /// Number of calls under way.
     pub under_way: usize,
 }
 
-/// Plays `plan` to its end, or until `stop` is set: the results until then are reported. Calls `progress` ten
+/// Plays `plan` to its end, or until `stop` is set, and reports the results until then. Calls `progress` ten
 /// times a second.
 ///
 /// # Errors
-/// It could not begin. Failures of calls are no errors.
+/// [`LoadError`] if the run cannot begin, or if a socket fails. Failures of calls are no errors.
 pub fn run(plan: Plan, stop: &AtomicBool, progress: impl FnMut(Progress)) -> Result<Report, LoadError> {
     Load::new(Arc::new(plan))?.play(stop, progress)
 }
@@ -88,7 +88,7 @@ struct Load {
     callers: Option<Datagrams>,
     called: Option<Datagrams>,
     streams: Streams,
-    /// The callers' shared connections, or their socket.
+    /// Destinations of calls: the callers' shared connections, or for datagrams the target's address.
     links: Vec<To>,
     next_link: usize,
     reopen: Vec<(Micros, u32)>,
@@ -100,7 +100,7 @@ struct Load {
     measured: Measured,
 }
 
-/// What the generator itself used while calls counted.
+/// CPU seconds and dropped datagrams of the generator, at the start and end of the window.
 #[derive(Debug, Default)]
 struct Measured {
     from: Option<(f64, u64)>,
@@ -128,7 +128,7 @@ impl Load {
         let mut streams = Streams::new(dial(&plan)?, (64 * plan.t1).as_micros() as Micros);
         let (mut callers, mut links) = (None, Vec::new());
         let given = plan.local.filter(|local| !local.ip().is_unspecified());
-        // Also where every address was asked for: Via must say one.
+        // Also needed if the plan's address is unspecified: Via must contain a real one.
         let own = match given {
             Some(local) => local.ip(),
             None => own_address(plan.target).map_err(socket(format!("reach {}", plan.target)))?,
@@ -143,12 +143,12 @@ impl Load {
                 links.push(To::Address(plan.target));
                 name
             }
-            // No peer connects to a caller: responses come by the connection that the caller opened.
+            // No peer connects to a caller: responses arrive on the connection that the caller opened.
             Transport::Tcp | Transport::Tls => {
                 let port = if local.port() == 0 { 5060 } else { local.port() };
                 SocketAddr::new(own, port).to_string()
             }
-            // RFC 7118 §5: a name that cannot be looked up.
+            // RFC 7118 §5: a name that cannot be resolved.
             Transport::Ws | Transport::Wss => format!("{:08x}.invalid", plan.run),
         };
         let (mut called, mut uas) = (None, None);
@@ -194,7 +194,7 @@ impl Load {
                 progress(self.progress());
                 tick = self.now + TICK_US;
             }
-            // A generator that was kept from running has calls to begin when the window is over already.
+            // A generator that was kept from running may still have calls to begin after the window.
             let over = self.now >= window_end && self.schedule.next() >= window_end;
             if self.now >= end || (over && self.uac.under_way() == 0) {
                 break;
@@ -212,7 +212,7 @@ impl Load {
             stats: &mut self.stats,
         };
         self.uac.stop(&mut turn);
-        // Stopped before its end, the window is what was reached of it.
+        // If the run was stopped early, the window ends there.
         let window = &mut self.stats.window;
         window.end = window.end.min(self.now).max(window.start);
         progress(self.progress());
@@ -225,7 +225,8 @@ impl Load {
         Ok(Report::new(&self.plan, &self.stats, cpu_s, drops))
     }
 
-    /// One reading for the whole turn; at the edges of the window also of what we use ourselves.
+    /// Reads the clock once for the whole turn. At the edges of the window it also reads the generator's own
+    /// use.
     fn read_clock(&mut self) {
         self.now = self.began.elapsed().as_micros() as Micros;
         if self.measured.from.is_none() && self.now >= self.stats.window.start {
@@ -236,7 +237,7 @@ impl Load {
         }
     }
 
-    /// The longest that a call may take: INVITE, its cancelling and BYE may each time out.
+    /// The longest time that a call may take: INVITE, CANCEL and BYE may each time out.
     fn longest(&self) -> Duration {
         let plan = &self.plan;
         let hold = if plan.kind.is_invite() {
@@ -261,7 +262,7 @@ impl Load {
         open.map(|d| u64::from(d.drops())).sum()
     }
 
-    /// When there is something to do even if nothing comes.
+    /// The next time with work, even if nothing arrives.
     fn next(&self, tick: Micros, offering: bool) -> Micros {
         let call = offering.then(|| self.schedule.next());
         let reopen = self.reopen.iter().map(|(at, _)| *at).min();
@@ -291,7 +292,7 @@ impl Load {
             uas.wake(&mut turn);
         }
         self.start_calls();
-        // Once a turn: what goes together costs less, and wakes the other side once.
+        // Once a turn: sending messages together costs less, and wakes the other side once.
         self.flush();
         self.take_streams();
         self.flush();
@@ -325,7 +326,7 @@ impl Load {
             .map_err(socket("receive"))
     }
 
-    /// Hands over what has come by connections, and deals with those that are gone.
+    /// Hands over messages of connections, and handles lost connections.
     fn take_streams(&mut self) {
         let now = self.now;
         self.streams.wake(&self.epoll, now);
@@ -397,7 +398,7 @@ impl Load {
         }
     }
 
-    /// Sends what both ends have to say.
+    /// Sends the messages of both ends.
     fn flush(&mut self) {
         for end in [End::Callers, End::Called] {
             let (out, datagrams) = match end {
@@ -441,7 +442,7 @@ fn hand_over(
     turn: &mut Turn<'_>,
 ) {
     let Ok(message) = sip_message::parse(bytes, index, MAX_FIELDS) else {
-        // Keep-alives are none of SIP, nor are they wrong.
+        // Keep-alives are no SIP messages, but no fault either.
         if !bytes.iter().all(u8::is_ascii_whitespace) {
             turn.stats.ignore("not SIP");
         }
@@ -454,7 +455,7 @@ fn hand_over(
     }
 }
 
-/// The address from which the target is reached.
+/// The local address from which the target is reached.
 fn own_address(target: SocketAddr) -> std::io::Result<IpAddr> {
     let any: SocketAddr = if target.is_ipv4() {
         ([0, 0, 0, 0], 0).into()

@@ -1,4 +1,4 @@
-//! When each call is meant to begin. Open loop: nothing that the server does changes it.
+//! Planned times of the calls. Open loop: they do not depend on the server.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use crate::Micros;
 /// Growth of the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ramp {
-    /// Calls per second that are added at each step.
+    /// Calls per second that each step adds.
     pub step: f64,
     /// Time between steps.
     pub every: Duration,
 }
 
-/// How many calls, and how they lie in time.
+/// Number of calls, and their distribution in time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offered {
-    /// Calls per second at the start; more than 0.
+    /// Rate at the start, calls per second; more than 0.
     pub rate: f64,
-    /// Growth; `None`: the rate stays.
+    /// Growth of the rate; `None` if it is constant.
     pub ramp: Option<Ramp>,
-    /// Times between calls are exponential (a Poisson process) instead of equal.
+    /// Whether times between calls are exponential (a Poisson process) instead of equal.
     pub poisson: bool,
-    /// Of the random times: equal seeds, equal times.
+    /// Seed of the random times: equal seeds give equal times.
     pub seed: u64,
 }
 
 impl Offered {
-    /// Calls per second at this time after the start.
+    /// Rate at this time after the start, calls per second.
     pub fn rate_at(&self, us: Micros) -> f64 {
         let Some(ramp) = self.ramp else {
             return self.rate;
@@ -37,11 +37,11 @@ impl Offered {
     }
 }
 
-/// The times of calls, one after the other, in microseconds after the start.
+/// Planned times of calls, in order.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     offered: Offered,
-    /// Of the next call.
+    /// Planned time of the next call, microseconds since the start.
     at: f64,
     random: u64,
 }
@@ -64,19 +64,19 @@ impl Schedule {
         self.at as Micros
     }
 
-    /// That one has begun.
+    /// Moves on to the call after the one that has begun.
     pub(crate) fn advance(&mut self) {
         let rate = self.offered.rate_at(self.at as Micros);
         let mean_us = 1e6 / rate.max(1e-6);
         self.at += if self.offered.poisson {
-            // 1 - u is in (0, 1]: no logarithm of nothing.
+            // 1 - u is in (0, 1]: the logarithm is finite.
             -mean_us * (1.0 - self.uniform()).ln()
         } else {
             mean_us
         };
     }
 
-    /// In [0, 1): `SplitMix64` (Steele, Lea and Flood 2014), the upper 53 bits.
+    /// A random number in [0, 1): the upper 53 bits of `SplitMix64` (Steele, Lea and Flood 2014).
     fn uniform(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -127,7 +127,7 @@ mod tests {
         let gaps: Vec<f64> = all.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // Exponential: the standard deviation is the mean.
+        // In an exponential distribution the standard deviation is the mean.
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.03);
         assert_eq!(all, times(offered, 100_000_000));
         assert_ne!(all, times(Offered { seed: 2, ..offered }, 100_000_000));
@@ -153,7 +153,7 @@ mod tests {
                 in_second(second)
             );
         }
-        // Down to nothing, and not below.
+        // The rate falls to 0, and not below.
         let ramp = Ramp { step: -300.0, ..ramp };
         let down = Offered {
             ramp: Some(ramp),

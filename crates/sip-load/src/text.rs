@@ -1,4 +1,4 @@
-//! Pieces of messages.
+//! Functions that write and read pieces of messages.
 
 use sip_message::{HeaderName, Message};
 
@@ -34,14 +34,14 @@ pub(crate) fn read_hex8(text: &[u8]) -> Option<u32> {
     })
 }
 
-/// Copies all fields of these names from `message`, as they are.
+/// Copies all fields of these names from `message`, unchanged.
 pub(crate) fn copy_fields(out: &mut Vec<u8>, message: &Message<'_>, names: &[HeaderName]) {
     for field in message.fields().iter().filter(|f| names.contains(&f.name)) {
         out.extend_from_slice(message.text(field.start as usize..field.end as usize));
     }
 }
 
-/// The end of a message: what its body is, and the body.
+/// Appends the end of a message: Content-Type if there is a body, Content-Length, and the body.
 pub(crate) fn body(out: &mut Vec<u8>, kind: &str, body: &[u8]) {
     if !body.is_empty() {
         cat(out, &[b"Content-Type: ", kind.as_bytes(), b"\r\n"]);
@@ -51,11 +51,11 @@ pub(crate) fn body(out: &mut Vec<u8>, kind: &str, body: &[u8]) {
     cat(out, &[b"\r\n\r\n", body]);
 }
 
-/// A session of one PCMU stream to the discard port of the loopback interface (RFC 4566): nothing
-/// sends media.
+/// A session description of one PCMU stream to the discard port of the loopback interface (RFC 4566). Neither
+/// end sends media.
 pub(crate) const SDP: &[u8] = b"v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n\
     m=audio 9 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\na=inactive\r\n";
-/// The type of [`SDP`].
+/// The media type of [`SDP`].
 pub(crate) const SDP_TYPE: &str = "application/sdp";
 
 #[cfg(test)]

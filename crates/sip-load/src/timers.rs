@@ -1,15 +1,15 @@
-//! Timers of a few fixed intervals: a queue for each, in the order in which they were started, which is the
-//! order in which they are due. Starting is a push, and there is no stopping: the code that is woken looks
-//! whether it still matters (a generation, a transaction's number).
+//! Timers of a few fixed intervals. Each interval has a queue, in the order of starting, which is also the
+//! order in which they are due. Starting is a push, and timers are never stopped: the code that a timer wakes
+//! checks whether it still matters (a generation, a transaction's number).
 
 use std::collections::VecDeque;
 
 use crate::Micros;
 
-/// What a timer is for: its slot, and its kind.
+/// Purpose of a timer: its slot, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wake<K> {
-    /// The slot and its generation when the timer was started.
+    /// The slot, and below its generation when the timer was started.
     pub(crate) slot: u32,
     pub(crate) generation: u32,
     pub(crate) kind: K,
@@ -33,7 +33,7 @@ impl<K: Copy> Timers<K> {
         }
     }
 
-    /// Has `wake` come out of [`Self::due`] once `length` has passed.
+    /// Starts a timer: [`Self::due`] returns `wake` once `length` has passed.
     pub(crate) fn start(&mut self, now: Micros, length: Micros, wake: Wake<K>) {
         let due = now.saturating_add(length);
         match self.intervals.iter_mut().find(|i| i.length == length) {
@@ -45,7 +45,7 @@ impl<K: Copy> Timers<K> {
         }
     }
 
-    /// The next one that is due.
+    /// The next timer that is due at `now`.
     pub(crate) fn due(&mut self, now: Micros) -> Option<Wake<K>> {
         self.intervals.iter_mut().find_map(|interval| {
             interval
@@ -55,7 +55,7 @@ impl<K: Copy> Timers<K> {
         })
     }
 
-    /// When the first of all is due.
+    /// When the first of all timers is due.
     pub(crate) fn next(&self) -> Option<Micros> {
         let heads = self.intervals.iter().filter_map(|i| i.waiting.front());
         heads.map(|(due, _)| *due).min()

@@ -1,5 +1,5 @@
-//! The called end: answers every INVITE with 180 and 200, sends the 200 again until its ACK comes
-//! (RFC 3261 §13.3.1.4), answers BYE, CANCEL and everything else. No sockets and no clock.
+//! The called end: answers every INVITE with 180 and 200, and repeats the 200 until its ACK arrives (RFC 3261
+//! §13.3.1.4). It also answers BYE, CANCEL and all other requests. No sockets and no clock.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -19,12 +19,12 @@ use crate::uac::{T2_US, Turn};
 enum State {
     /// 180 was sent.
     Ringing,
-    /// 200 was sent, and is until ACK.
+    /// 200 was sent, and is repeated until ACK.
     Answered,
-    /// 487 was sent, and is until ACK.
+    /// 487 was sent, and is repeated until ACK.
     Refused,
     Confirmed,
-    /// Kept only to know its INVITE, should that come again.
+    /// The dialog is over, and kept to recognize a retransmitted INVITE.
     Ended,
 }
 
@@ -32,25 +32,25 @@ enum State {
 struct Dialog {
     generation: u32,
     state: State,
-    /// Of its INVITE.
+    /// Key of the INVITE, by [`key_of`].
     key: u64,
     peer: To,
     since: Micros,
-    /// The final answer to the INVITE: while it rings, the 200 that it will get.
+    /// The final response to the INVITE; while the call rings, its future 200.
     answer: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
-    /// Answer.
+    /// Answer the call.
     PickUp,
-    /// Send the final answer again, for the n-th time.
+    /// Send the final response again, for the n-th time.
     Resend(u8),
     /// 64 × T1 have passed without an ACK.
     GiveUp,
 }
 
-/// Keys are hashes already.
+/// A hasher that keeps the key, because keys are hashes already.
 #[derive(Debug, Default)]
 struct AsItIs(u64);
 
@@ -82,17 +82,17 @@ pub(crate) struct Uas {
     free: Vec<u32>,
     known: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
     timers: Timers<Timer>,
-    /// Those that have ended, in the order in which they are forgotten.
+    /// Dialogs that have ended, with the times at which they are forgotten, the earliest first.
     ended: VecDeque<(Micros, u32)>,
     most: usize,
     buffers: Vec<Vec<u8>>,
 }
 
-/// Buffers kept for use again.
+/// Most buffers kept for reuse.
 const BUFFERS: usize = 4096;
 
 impl Uas {
-    /// Answers at `listen`.
+    /// The called end at `listen`.
     pub(crate) fn new(plan: &Plan, callee: &Callee, listen: std::net::SocketAddr) -> Self {
         let mut contact = Vec::new();
         let transport = uri_parameter(callee.transport);
@@ -116,18 +116,18 @@ impl Uas {
             known: HashMap::default(),
             timers: Timers::new(),
             ended: VecDeque::new(),
-            // Twice what may be under way: those that have ended are kept for 64 × T1.
+            // Twice the number of calls under way: ended dialogs are kept for 64 × T1.
             most: plan.max_calls as usize * 2,
             buffers: Vec::new(),
         }
     }
 
-    /// When [`Self::wake`] has something to do.
+    /// When [`Self::wake`] is next to be called.
     pub(crate) fn next(&self) -> Option<Micros> {
         self.timers.next()
     }
 
-    /// A message has come from `from`.
+    /// Handles a message from `from`.
     pub(crate) fn receive(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
         let Some(method) = message.method() else {
             return turn.stats.ignore("response to the called end");
@@ -145,7 +145,7 @@ impl Uas {
                 if let Some(slot) = slot {
                     self.end(turn, slot);
                 }
-                // One that comes again belongs to nothing any more, and is answered all the same.
+                // A retransmitted BYE may belong to no dialog any more, and is answered all the same.
                 let tag = slot.map(|slot| (slot, self.dialogs[slot as usize].generation));
                 self.answer(turn, from, message, b"200 OK", tag, false);
             }
@@ -183,7 +183,7 @@ impl Uas {
         let tag = (slot, dialog.generation);
         self.known.insert(key, slot);
         self.answer(turn, from, message, b"180 Ringing", Some(tag), false);
-        // Written now, while the INVITE is at hand.
+        // Written now, while the INVITE is available.
         let mut answer = std::mem::take(&mut self.dialogs[slot as usize].answer);
         answer.clear();
         self.write_answer(&mut answer, message, b"200 OK", Some(tag), true);
@@ -195,7 +195,7 @@ impl Uas {
         }
     }
 
-    /// §17.2.1: the last answer once more; after the ACK there is none to be sent.
+    /// Repeats the last response (§17.2.1); after the ACK there is none to repeat.
     fn invited_again(&mut self, turn: &mut Turn<'_>, slot: u32) {
         turn.stats.repeated.count(b"INVITE", 0);
         let dialog = &self.dialogs[slot as usize];
@@ -251,7 +251,7 @@ impl Uas {
         }
     }
 
-    /// §9.2.
+    /// Handles a CANCEL (§9.2).
     fn cancelled(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
         let slot = self.known.get(&key_of(message)).copied();
         let status: &[u8] = if slot.is_some() {
@@ -277,7 +277,7 @@ impl Uas {
         }
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due, and forgets old dialogs.
     pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
         while let Some(Wake {
             slot,
@@ -299,7 +299,7 @@ impl Uas {
         self.forget(turn.now);
     }
 
-    /// Of a 200 on every transport (§13.3.1.4), of a 487 over UDP.
+    /// Retransmits a 200 on every transport (§13.3.1.4), a 487 over UDP.
     fn resend(&mut self, turn: &mut Turn<'_>, slot: u32, n: u8) {
         let dialog = &self.dialogs[slot as usize];
         let until = dialog.since + 64 * self.t1;
@@ -311,7 +311,7 @@ impl Uas {
         });
         turn.stats.resent.count(b"INVITE", status_of(dialog.state));
         if n == 1 {
-            // Not before: of most calls the ACK has come by now.
+            // Started only now: for most calls the ACK has arrived by now.
             self.start_timer(turn.now, 63 * self.t1, slot, Timer::GiveUp);
         }
         let length = (self.t1 << n.min(10)).min(T2_US.max(self.t1));
@@ -350,7 +350,7 @@ impl Uas {
         self.free.push(slot);
     }
 
-    /// At the limit the one that ended first is forgotten before its time.
+    /// Takes a slot for a dialog. At the limit the dialog that ended first is forgotten before its time.
     fn take_slot(&mut self, now: Micros) -> Option<u32> {
         self.forget(now);
         if self.free.is_empty() && self.dialogs.len() >= self.most {
@@ -371,7 +371,7 @@ impl Uas {
         })
     }
 
-    /// The dialog that our tag in To names.
+    /// The dialog of our tag in To.
     fn dialog_of(&self, message: &Message<'_>) -> Option<u32> {
         let tag = message.to().ok()?.tag()?;
         if tag.get(..8)? != self.run {
@@ -391,7 +391,7 @@ impl Uas {
         tag: Option<(u32, u32)>,
         sdp: bool,
     ) {
-        // Those of no call have 0 for both.
+        // Responses outside of a call have 0 for both.
         let call = tag.filter(|tag| *tag != (0, 0)).map(|(slot, _)| slot);
         turn.out
             .push(from, call, |out| self.write_answer(out, message, line, tag, sdp));
@@ -442,7 +442,7 @@ impl Uas {
     }
 }
 
-/// The status of the answer of a dialog in this state.
+/// The status of the last response in this state.
 const fn status_of(state: State) -> u16 {
     match state {
         State::Ringing => 180,
@@ -451,7 +451,7 @@ const fn status_of(state: State) -> u16 {
     }
 }
 
-/// Another answer to the INVITE that `ok` was written for: with this status line, and no body.
+/// Writes another response to the INVITE of `ok`: with this status line, and without a body.
 fn write_bodiless(out: &mut Vec<u8>, line: &[u8], ok: &[u8], contact: bool) {
     let after = |from: usize| memchr::memchr(b'\n', ok.get(from..)?).map(|at| from + at + 1);
     let fields = after(0).unwrap_or(ok.len());
@@ -473,7 +473,7 @@ fn write_bodiless(out: &mut Vec<u8>, line: &[u8], ok: &[u8], contact: bool) {
     body(out, "", b"");
 }
 
-/// One INVITE, also when it comes again, and its CANCEL: Call-ID and CSeq number.
+/// A key for an INVITE, its retransmissions and its CANCEL, from Call-ID and CSeq number.
 fn key_of(message: &Message<'_>) -> u64 {
     let mut hasher = siphasher::sip::SipHasher13::new();
     hasher.write(message.call_id().unwrap_or_default());
@@ -546,7 +546,7 @@ mod tests {
             self.with(|uas, turn| uas.receive(turn, PEER, &message))
         }
 
-        /// Lets time pass; when what status line is sent.
+        /// Lets time pass. Returns the status lines sent, with their times.
         fn pass(&mut self, until: Micros) -> Vec<(Micros, String)> {
             let mut all = Vec::new();
             while let Some(at) = self.uas.next().filter(|at| *at <= until) {
@@ -628,7 +628,7 @@ mod tests {
         assert_eq!(b.stats.repeated.count_of(b"INVITE", 0), 1);
         let other = b.get(&request("INVITE", "2", ""));
         assert_ne!(tag_of(&first[1]), tag_of(&other[1]));
-        // After its end it is known for as long as it may come again, and no longer.
+        // An ended dialog is known for as long as its INVITE may be retransmitted, and no longer.
         b.get(&request("BYE", "1", &tag_of(&first[1])));
         assert!(b.get(&request("INVITE", "1", "")).is_empty());
         b.pass(33 * SECOND);
@@ -649,7 +649,7 @@ mod tests {
         assert_eq!(line(&sent[1]), "SIP/2.0 487 Request Terminated");
         assert!(sent[1].contains("CSeq: 1 INVITE\r\n") && sent[1].ends_with("Content-Length: 0\r\n\r\n"));
         assert!(b.pass(100 * SECOND).is_empty(), "nobody picks up");
-        // One that is not cancelled is picked up in time.
+        // A call that is not cancelled is answered in time.
         let mut b = Bench::new(Duration::from_secs(3));
         b.get(&request("INVITE", "1", ""));
         assert_eq!(b.pass(3 * SECOND), [(3 * SECOND, "SIP/2.0 200 OK".to_owned())]);
@@ -674,7 +674,7 @@ mod tests {
         assert!(b.get(&request("INVITE", "1", "")).is_empty(), "it is set up");
         let resent = [180, 200].map(|status| b.stats.resent.count_of(b"INVITE", status));
         assert_eq!((resent, b.stats.repeated.count_of(b"INVITE", 0)), ([1, 1], 3));
-        // One that was cancelled.
+        // A call that was cancelled.
         b.get(&request("INVITE", "2", ""));
         let refused = b.get(&request("CANCEL", "2", "")).remove(1);
         assert_eq!(b.get(&request("INVITE", "2", "")), [refused]);
@@ -713,7 +713,7 @@ mod tests {
         for method in ["OPTIONS", "MESSAGE", "INFO"] {
             assert_eq!(line(&b.get(&request(method, "1", ""))[0]), "SIP/2.0 200 OK");
         }
-        // The plan's two calls at a time, and as many that have ended.
+        // There is room for four dialogs, twice the plan's two calls at a time.
         let tags: Vec<_> = (0..4)
             .map(|n| tag_of(&b.get(&request("INVITE", &format!("c{n}"), ""))[1]))
             .collect();
@@ -727,7 +727,7 @@ mod tests {
             2,
             "who has ended makes room"
         );
-        // Its slot's former dialog is not this one.
+        // The slot's former dialog is not the present one.
         b.get(&request("ACK", "c0", &tags[0]));
         assert_eq!(b.stats.ignored.get("ACK of no dialog"), Some(&1));
     }

@@ -1,4 +1,4 @@
-//! One connection: from the first byte to whole messages.
+//! One connection: it turns bytes into whole messages, and messages into bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use super::websocket::{Came, Client};
 use crate::Micros;
 use crate::stats::Cause;
 
-/// Bytes that the peer has already and that are kept all the same, at most.
+/// Most bytes that stay at the front of the output buffer after they are written.
 const WRITTEN: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +25,12 @@ pub(super) enum Phase {
     Open,
 }
 
-/// Why a connection is over.
+/// The end of a connection.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// What its calls fail of.
+    /// Cause under which its calls fail.
     pub(super) cause: Cause,
-    /// In words.
+    /// Reason for the report, in words.
     pub(super) why: String,
 }
 
@@ -42,17 +42,17 @@ pub(super) struct Connection {
     tls: Option<Box<TlsSession>>,
     websocket: Option<Box<Client>>,
     framer: Framer,
-    /// Messages from before it could be used.
+    /// Messages that wait until the connection is open.
     early: Vec<Box<[u8]>>,
     early_len: usize,
-    /// Bytes for the peer, the first `written` of which it has.
+    /// Bytes for the peer. The first `written` bytes have gone to the kernel.
     out: Vec<u8>,
     written: usize,
     interest: Interest,
 }
 
 impl Connection {
-    /// One that is being made.
+    /// A connection of the callers that is being made.
     pub(super) fn calling(
         socket: TcpStream,
         websocket: Option<Box<Client>>,
@@ -75,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// One that was accepted.
+    /// A connection that the called end accepted.
     pub(super) fn called(
         socket: TcpStream,
         tls: Option<Box<TlsSession>>,
@@ -96,17 +96,17 @@ impl Connection {
         }
     }
 
-    /// Bytes that wait for the peer.
+    /// Number of bytes that wait for the peer.
     pub(super) const fn waiting(&self) -> usize {
         self.out.len() - self.written + self.early_len
     }
 
-    /// The socket is connected, or has failed to.
+    /// Handles the result of connecting the socket: begins TLS or the WebSocket if the plan has them.
     pub(super) fn connected(&mut self, dial: Option<&Dial>) -> Result<(), Ended> {
         if let Ok(Some(error)) | Err(error) = self.socket.take_error() {
             return Err(self.ended(error));
         }
-        // Woken without reason.
+        // No error is stored, and the socket is not connected all the same.
         if let Err(error) = self.socket.peer_addr() {
             return Err(self.ended(error));
         }
@@ -121,7 +121,7 @@ impl Connection {
         Ok(())
     }
 
-    /// TLS is done, or there is none.
+    /// Begins the WebSocket's handshake, or opens the connection, when TLS is done or not used.
     fn secured(&mut self, dial: Option<&Dial>) {
         let wanted = dial.and_then(|d| d.websocket.as_ref());
         match (&self.websocket, wanted) {
@@ -135,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message, once that is possible.
+    /// Sends a message; if the connection is not open yet, the message waits.
     pub(super) fn say(&mut self, message: &[u8]) {
         if self.phase == Phase::Open {
             self.write_message(message);
@@ -145,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// It can be used from now on.
+    /// Sends the waiting messages, once the connection is open.
     pub(super) fn say_what_waited(&mut self) {
         self.early_len = 0;
         for message in std::mem::take(&mut self.early) {
@@ -155,7 +155,7 @@ impl Connection {
 
     fn write_bytes(&mut self, bytes: &[u8]) {
         match &mut self.tls {
-            // A session that cannot write any more has ended: reading says so.
+            // A session that cannot write any more has ended: the next read reports the end.
             Some(tls) => drop(tls.write(bytes, &mut self.out)),
             None => self.out.extend_from_slice(bytes),
         }
@@ -172,8 +172,8 @@ impl Connection {
         }
     }
 
-    /// Reads once; whole messages go to `inbox`. If bytes are left, epoll reports them again, after the calls
-    /// that must begin meanwhile.
+    /// Reads once, and adds whole messages to `inbox`. If bytes are left, epoll reports the socket again,
+    /// after the calls that must begin meanwhile.
     pub(super) fn read(
         &mut self,
         id: u32,
@@ -185,7 +185,7 @@ impl Connection {
         let count = match self.socket.read(scratch) {
             Ok(0) => return Err(self.ended("closed by the peer")),
             Ok(count) => count,
-            // Epoll reports it again while there is something to read.
+            // Epoll reports the socket again while there are bytes to read.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 return Ok(());
             }
@@ -201,7 +201,7 @@ impl Connection {
         decrypted
     }
 
-    /// It is over.
+    /// The end of this connection for reason `why`. Its cause depends on whether the connection was open.
     pub(super) fn ended(&self, why: impl std::fmt::Display) -> Ended {
         let cause = if self.phase == Phase::Open {
             Cause::ConnectionLost
@@ -230,7 +230,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes bytes as they are inside TLS.
+    /// Takes plain bytes, as they are inside TLS.
     fn take(&mut self, id: u32, bytes: &[u8], inbox: &mut Inbox) -> Result<(), Ended> {
         if self.websocket.is_some() {
             return self.unframe(id, bytes, inbox);
@@ -270,7 +270,7 @@ impl Connection {
         }
     }
 
-    /// Writes as much as the kernel takes.
+    /// Writes as much as the kernel accepts.
     pub(super) fn flush(&mut self, epoll: &Epoll, token: u64) -> io::Result<()> {
         if self.phase == Phase::Connecting {
             return Ok(());
@@ -302,7 +302,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Says goodbye as far as the kernel takes it; the socket is closed in either case.
+    /// Writes the rest and the end of TLS, as far as the kernel accepts them. The socket is closed in either
+    /// case.
     pub(super) fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.close(&mut self.out);

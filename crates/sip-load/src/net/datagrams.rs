@@ -8,13 +8,14 @@ use sip_net::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpOptions, UdpSoc
 
 use crate::outbox::{Outbox, To};
 
-/// Messages of one system call.
+/// Most messages of one system call.
 const BATCH: usize = 64;
-/// Full batches that are read before anything else is done.
+/// Most full batches that are read before other work is done.
 const ROUNDS: usize = 4;
-/// Asked for; the default of 256 KiB overflows in a stall of a few milliseconds.
+/// Size of the socket buffers that is asked for, bytes; the default of 256 KiB overflows in a stall of a few
+/// milliseconds.
 const BUFFER: usize = 8 << 20;
-/// Bytes that wait for room in the socket.
+/// Most bytes that wait for room in the socket.
 const BACKLOG: usize = 16 << 20;
 
 #[derive(Debug)]
@@ -48,12 +49,12 @@ impl Datagrams {
         self.socket.local_address()
     }
 
-    /// Datagrams that found the receive buffer full.
+    /// Number of datagrams that the kernel dropped because the receive buffer was full.
     pub(crate) fn drops(&self) -> u32 {
         self.socket.receive_drops().unwrap_or(0)
     }
 
-    /// Gives what has come to `each`, in batches.
+    /// Gives the received datagrams to `each`, in batches.
     pub(crate) fn receive(&mut self, mut each: impl FnMut(To, &[u8])) -> io::Result<()> {
         for _ in 0..ROUNDS {
             let count = self.incoming.receive(&self.socket)?;
@@ -71,11 +72,11 @@ impl Datagrams {
 
     /// Gives the beginnings of datagrams that could not be delivered to `each`.
     pub(crate) fn undelivered(&mut self, mut each: impl FnMut(&[u8])) {
-        // An error of reading the error queue leaves nothing to report.
+        // If reading the error queue fails, there is nothing to report.
         let _ = self.errors.drain(&self.socket, BATCH, |_, bytes| each(bytes));
     }
 
-    /// Sends what the outbox has for addresses; `failed` gets what the kernel refuses.
+    /// Sends the outbox's messages for addresses; `failed` gets those that the kernel refuses.
     pub(crate) fn send(&mut self, outbox: &mut Outbox, mut failed: impl FnMut(&[u8])) {
         if !self.backlog.is_empty() {
             self.outgoing

@@ -10,15 +10,15 @@ pub(crate) use datagrams::Datagrams;
 pub(crate) use setup::{dial, listen};
 pub(crate) use streams::{Dial, Streams};
 
-/// Which end a socket or connection belongs to.
+/// The end to which a socket or connection belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Callers,
     Called,
 }
 
-/// Numbers under which sockets are waited for: the callers' and the called end's for datagrams,
-/// the called end's for connections, and then all connections.
+/// Epoll token of the callers' datagram socket. The next ones are of the called end's datagram socket, the
+/// called end's listener, and the connections of both ends.
 pub(crate) const CALLERS_SOCKET: u64 = 0;
 pub(crate) const CALLED_SOCKET: u64 = 1;
 pub(crate) const LISTENER: u64 = 2;

@@ -1,4 +1,4 @@
-//! What both ends need before the first message: addresses, certificates.
+//! What both ends need before the first message: addresses and certificates.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::{CALLED_SOCKET, Datagrams, Dial, Streams};
 use crate::plan::{Callee, Connections, Plan};
 use crate::run::{LoadError, socket};
 
-/// How callers connect; `None`: they do not.
+/// How callers connect; `None` if they send datagrams.
 pub(crate) fn dial(plan: &Plan) -> Result<Option<Dial>, LoadError> {
     let secure = match plan.transport {
         Transport::Udp => return Ok(None),
         Transport::Tcp | Transport::Ws => false,
         Transport::Tls | Transport::Wss => true,
     };
-    // Several connections cannot have one port.
+    // Several connections cannot share one port.
     let local = plan.local.map(|local| match plan.connections {
         Connections::Shared(1) => local,
         Connections::Shared(_) | Connections::PerCall => SocketAddr::new(local.ip(), 0),
@@ -39,7 +39,7 @@ pub(crate) fn dial(plan: &Plan) -> Result<Option<Dial>, LoadError> {
         let client = TlsClient::load(settings, system_clock(), &mut Vec::new());
         let client = client.map_err(|error| LoadError::Tls(error.to_string()))?;
         let name = plan.tls.name.clone().unwrap_or_else(|| plan.domain.clone());
-        // An address of IPv6 has brackets in URIs only.
+        // An IPv6 address has brackets in URIs only.
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
         let name = bare.map_or_else(|| name.clone(), str::to_owned);
         tls = Some((Arc::new(client), name));
@@ -57,7 +57,7 @@ fn identity(plan: &Plan) -> Option<IdentityFiles> {
     Some(IdentityFiles { certificate, key })
 }
 
-/// Binds the called end; where it is then.
+/// Binds the called end. Returns its address.
 pub(crate) fn listen(
     callee: &Callee,
     plan: &Plan,

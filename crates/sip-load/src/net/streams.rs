@@ -1,4 +1,4 @@
-//! Connections of both ends: TCP, TLS, WebSocket; cut into messages.
+//! Connections of both ends (TCP, TLS, WebSocket), whose bytes are cut into messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -18,29 +18,29 @@ use crate::Micros;
 use crate::outbox::{Outbox, To};
 use crate::stats::Cause;
 
-/// Bytes that wait for the peer on one connection; more messages fail.
+/// Most bytes that wait for the peer on one connection; beyond it messages fail.
 const MOST_WAITING: usize = 4 << 20;
-/// Bytes of one read.
+/// Most bytes of one read.
 const READ: usize = 64 << 10;
-/// Different reasons of lost connections that are counted.
+/// Most different reasons of lost connections that are counted.
 const REASONS: usize = 32;
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// A listener that could not accept for want of descriptors is not looked at for so long.
+/// Pause of a listener that could not accept for want of descriptors, microseconds.
 const PAUSE_US: Micros = 100_000;
 
 /// How callers connect.
 pub(crate) struct Dial {
     pub(crate) target: SocketAddr,
-    /// Our end; port 0: any.
+    /// Our address; with port 0 the kernel chooses the port.
     pub(crate) local: Option<SocketAddr>,
-    /// With the name that the server's certificate must speak for.
+    /// TLS settings, and the name that the server's certificate must contain; `None` without TLS.
     pub(crate) tls: Option<(Arc<TlsClient>, String)>,
-    /// Path and host of the WebSocket.
+    /// Path and host of the WebSocket; `None` without one.
     pub(crate) websocket: Option<(String, String)>,
 }
 
-/// Messages that have come, one after the other.
+/// Received messages, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Inbox {
         self.messages.push((end, connection, self.bytes.len()));
     }
 
-    /// Gives all to `each`, and forgets them.
+    /// Gives all messages to `each`, and clears the inbox.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(End, To, &[u8])) {
         let mut from = 0;
         for (end, connection, until) in self.messages.drain(..) {
@@ -68,14 +68,14 @@ impl Inbox {
 /// All connections.
 pub(crate) struct Streams {
     connections: Vec<Option<Connection>>,
-    /// By connection: what the last one of this number ended of.
+    /// By connection: the cause of its last end.
     down: Vec<Cause>,
     free: Vec<u32>,
-    /// How long a connection may take until it can be used.
+    /// Longest time from the start of a connection until it is open.
     within: Micros,
-    /// Until when each must be usable that is not yet, in this order.
+    /// Connections that are not open yet with their deadlines, the earliest first.
     opening: VecDeque<(Micros, u32)>,
-    /// The listener is not looked at until then.
+    /// Time until which the listener is ignored.
     paused: Option<Micros>,
     dial: Option<Dial>,
     listener: Option<(TcpListener, Option<Arc<TlsServer>>)>,
@@ -84,13 +84,13 @@ pub(crate) struct Streams {
     limits: Limits,
     dirty: Vec<u32>,
     pub(crate) inbox: Inbox,
-    /// Connections that are gone.
+    /// Connections that have ended, with their causes.
     pub(crate) lost: Vec<(u32, End, Cause)>,
-    /// Why they are, in words.
+    /// Number of lost connections by reason, in words.
     pub(crate) reasons: BTreeMap<String, u64>,
-    /// What the generator itself ran out of first, descriptors or ports.
+    /// First error of a socket for the generator's own lack of descriptors, ports or memory.
     pub(crate) own_limit: Option<String>,
-    /// When connections of the callers began that can be used now.
+    /// Starting times of the callers' connections that have newly opened.
     pub(crate) opened: Vec<Micros>,
 }
 
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Streams {
 }
 
 impl Streams {
-    /// Connections may take `within` until they can be used.
+    /// Streams without a connection. Each connection must be open `within` this time.
     pub(crate) fn new(dial: Option<Dial>, within: Micros) -> Self {
         Self {
             within,
@@ -126,7 +126,7 @@ impl Streams {
         }
     }
 
-    /// Accepts connections for the called end; where it listens then.
+    /// Begins to accept connections for the called end. Returns its address.
     pub(crate) fn listen(
         &mut self,
         address: SocketAddr,
@@ -157,14 +157,14 @@ impl Streams {
         self.connections.get_mut(id as usize)?.as_mut()
     }
 
-    /// Opens a new connection to the target; returns its number. `lost` and `opened` report its fate.
+    /// Opens a new connection to the target. Returns its number. `lost` and `opened` report its fate.
     pub(crate) fn open(&mut self, epoll: &Epoll, now: Micros) -> u32 {
         let id = self.take_slot();
         self.reopen(id, epoll, now);
         id
     }
 
-    /// Opens a connection of this number, which is lost, again.
+    /// Opens the connection of this number, which is new or lost.
     pub(crate) fn reopen(&mut self, id: u32, epoll: &Epoll, now: Micros) {
         let Some(dial) = &self.dial else {
             return;
@@ -188,10 +188,10 @@ impl Streams {
         }
     }
 
-    /// Does what is due: to be asked ten times a second.
+    /// Ends the connections that are late, and resumes accepting. To be called ten times a second.
     pub(crate) fn wake(&mut self, epoll: &Epoll, now: Micros) {
         while let Some((due, id)) = self.opening.pop_front_if(|(due, _)| *due <= now) {
-            // Another of this number has a time of its own.
+            // A later connection of this number has a deadline of its own.
             let began = due - self.within;
             let late = |c: &Connection| c.phase != Phase::Open && c.began == began;
             if self.connections[id as usize].as_ref().is_some_and(late) {
@@ -210,7 +210,7 @@ impl Streams {
         }
     }
 
-    /// What happened at a socket: the listener's or a connection's.
+    /// Handles an event of a socket: the listener's or a connection's.
     pub(crate) fn ready(&mut self, epoll: &Epoll, what: Readiness, now: Micros) {
         if what.token == LISTENER {
             return self.accept(epoll, now);
@@ -286,7 +286,7 @@ impl Streams {
         }
     }
 
-    /// An error of making a socket; what calls fail of then.
+    /// Notes an error of making a socket. Returns the cause under which calls fail.
     fn note_error(&mut self, error: &io::Error) -> Cause {
         self.note(error.to_string());
         if !is_own_limit(error) {
@@ -307,7 +307,8 @@ impl Streams {
         }
     }
 
-    /// Takes what the outbox has for connections; `failed` gets what there is no room for.
+    /// Sends the outbox's messages for connections. `failed` gets those without a connection, and those
+    /// without room.
     pub(crate) fn send(&mut self, outbox: &Outbox, epoll: &Epoll, mut failed: impl FnMut(&[u8], Cause)) {
         for index in 0..outbox.len() {
             let Some((To::Connection(id), message)) = outbox.get(index) else {
@@ -331,7 +332,7 @@ impl Streams {
         }
     }
 
-    /// Writes what waits, on all connections that may have something new.
+    /// Writes the waiting bytes of all connections that may have new ones.
     fn flush(&mut self, epoll: &Epoll) {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.dedup();
@@ -348,7 +349,7 @@ impl Streams {
         self.dirty = dirty;
     }
 
-    /// A connection of the callers is not needed any more.
+    /// Closes a connection of the callers that is not needed any more.
     fn close(&mut self, id: u32) {
         if let Some(slot) = self.connections.get_mut(id as usize) {
             if let Some(mut connection) = slot.take() {
@@ -359,7 +360,7 @@ impl Streams {
     }
 }
 
-/// Whether the error is our own lack of a descriptor, port or memory for a socket.
+/// Whether the error is the generator's own lack of a descriptor, a port or memory for a socket.
 fn is_own_limit(error: &io::Error) -> bool {
     const OURS: [Errno; 6] = [
         Errno::MFILE,
@@ -379,7 +380,7 @@ pub(super) fn outgoing(target: SocketAddr, local: Option<SocketAddr>) -> io::Res
     let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
     if let Some(local) = local {
         if local.port() != 0 {
-            // The port of a connection that was lost is used again.
+            // The port of a lost connection is used again.
             socket.set_reuse_address(true)?;
         }
         socket.bind(&local.into())?;

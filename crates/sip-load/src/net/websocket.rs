@@ -4,39 +4,39 @@
 use base64ct::{Base64, Encoding};
 use sha1::{Digest, Sha1};
 
-/// What came.
+/// Result of [`Client::next`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Came {
-    /// Nothing whole.
+    /// The buffer has no whole frame, or no whole response.
     Nothing,
-    /// The server has agreed.
+    /// The server has accepted the handshake.
     Agreed,
-    /// A whole SIP message; it is in [`Client::message`].
+    /// A whole SIP message, which [`Client::message`] returns.
     Message,
-    /// To be sent: the answer to a ping.
+    /// A Pong frame to send, the response to a Ping.
     Pong(Vec<u8>),
-    /// The server closes, or does not speak this.
+    /// The server closes, refused the handshake, or exceeds a limit.
     Closed,
 }
 
-/// A message is no longer than this, bytes.
+/// Most bytes of a message.
 const MOST: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     agreed: bool,
     buffer: Vec<u8>,
-    /// The message that came last.
+    /// The last message.
     message: Vec<u8>,
     /// Whether `message` waits for more fragments.
     partial: bool,
-    /// Of which the key is made.
+    /// Number from which the key is made.
     number: u32,
     mask: u32,
 }
 
 impl Client {
-    /// With a number that tells connections apart.
+    /// A client before its handshake, with a number that differs between connections.
     pub(crate) fn new(number: u32) -> Self {
         Self {
             number: number.wrapping_mul(0x9e37_79b9) | 1,
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    /// The request of the handshake (RFC 6455 §4.1, RFC 7118 §4).
+    /// Appends the request of the handshake (RFC 6455 §4.1, RFC 7118 §4).
     pub(crate) fn write_request(&self, out: &mut Vec<u8>, host: &str, path: &str) {
         let key = self.key();
         let text = format!(
@@ -55,16 +55,16 @@ impl Client {
         out.extend_from_slice(text.as_bytes());
     }
 
-    /// Sec-WebSocket-Key.
+    /// The value of Sec-WebSocket-Key.
     fn key(&self) -> String {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        // 22 digits of base64 and its padding are sixteen bytes.
+        // 22 digits of base64 with padding are sixteen bytes.
         let digit = |i: u32| ALPHABET[(self.number.rotate_left(7 * i) as usize) & 63] as char;
-        // Of the last digit only two bits are used.
+        // Only two bits of the last digit are used.
         (0..21).map(digit).chain("A==".chars()).collect()
     }
 
-    /// The Sec-WebSocket-Accept that a server must answer with (RFC 6455 §4.1, §4.2.2).
+    /// The value of Sec-WebSocket-Accept that the server must send (RFC 6455 §4.1, §4.2.2).
     fn accept(&self) -> String {
         let hash = Sha1::new()
             .chain_update(self.key())
@@ -81,7 +81,7 @@ impl Client {
     }
 
     fn write(&mut self, out: &mut Vec<u8>, first: u8, payload: &[u8]) {
-        // Masks keep scripts from writing what proxies take for requests; a generator is no script.
+        // Masks keep scripts from writing bytes that proxies take for requests; a generator is no script.
         self.mask = self.mask.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
         let key = self.mask.to_be_bytes();
         out.push(first);
@@ -110,12 +110,12 @@ impl Client {
         &self.message
     }
 
-    /// Takes more bytes.
+    /// Appends received bytes to the buffer.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// What comes next; to be asked until it is nothing.
+    /// The next step. To be called until it is [`Came::Nothing`].
     pub(crate) fn next(&mut self) -> Came {
         if !self.agreed {
             return self.handshake();
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Takes the frame at the front: its first byte, and where its payload is.
+    /// Takes the frame at the front, given its first byte and the range of its payload.
     fn take(&mut self, first: u8, payload: std::ops::Range<usize>) -> Came {
         let bytes = self.buffer.get(payload.clone()).unwrap_or_default();
         let came = match first & 0x0f {
@@ -178,8 +178,8 @@ impl Client {
         if agreed { Came::Agreed } else { Came::Closed }
     }
 
-    /// Whether the head of the response is one to our key. If not, it is a cached one, or the server does not
-    /// know what was asked (RFC 6455 §4.1).
+    /// Whether the response with this head accepts our key. If not, the response is a cached one, or the
+    /// server does not understand the request (RFC 6455 §4.1).
     fn is_accepted(&self, head: &[u8]) -> bool {
         let accept = self.accept();
         let fields = head.split(|c| *c == b'\n').skip(1);
@@ -193,7 +193,7 @@ impl Client {
         value.eq(std::iter::once(accept.as_bytes()))
     }
 
-    /// First byte and payload of the frame at the front, if it is whole.
+    /// First byte and range of the payload of the frame at the front, if it is whole.
     fn frame(&self) -> Option<(u8, std::ops::Range<usize>)> {
         let (first, second) = (*self.buffer.first()?, *self.buffer.get(1)?);
         let (length, at): (usize, usize) = match second & 0x7f {
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(client.next(), Came::Closed);
     }
 
-    /// RFC 6455 §4.1: the answer must be to this key.
+    /// RFC 6455 §4.1: the response must accept this key.
     #[test]
     fn an_answer_to_another_key_is_an_end() {
         let good = Client::new(1).accept();
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn many_frames_of_nothing_are_passed_over() {
         let mut stream = agreement(&Client::new(1).accept());
-        // Unasked Pongs.
+        // Unsolicited Pongs.
         stream.extend([0x8a, 0].repeat(200_000));
         websocket::write_frame(&mut stream, b"x");
         let mut client = Client::new(1);

@@ -1,4 +1,4 @@
-//! What is counted while the load runs.
+//! Counters and times of a run.
 
 mod report;
 
@@ -10,20 +10,20 @@ pub use report::{Generator, Quantiles, Report, Second};
 
 use crate::{Micros, Progress};
 
-/// Why a call failed.
+/// Cause of a call's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
-    /// No answer in 64 × T1 (RFC 3261 §17.1.1.2 timer B, §17.1.2.2 timer F).
+    /// No final response came in 64 × T1 (RFC 3261 §17.1.1.2 timer B, §17.1.2.2 timer F).
     Timeout,
-    /// It rang for too long.
+    /// The call rang for too long.
     NoFinal,
-    /// It was refused with this status.
+    /// The call was refused with this status.
     Status(u16),
-    /// Credentials were sent, and it was challenged again.
+    /// The request had credentials, and was challenged again.
     CredentialsRefused,
-    /// What came as the answer was none, and nothing better came.
+    /// A wrong response came, and no good one after it; or a connection's bytes could not be framed.
     BadResponse,
-    /// The call was set up, and its BYE got no answer.
+    /// The call was set up, and its BYE got no response.
     ByeTimeout,
     /// The call was set up, and its BYE was refused with this status.
     ByeStatus(u16),
@@ -35,20 +35,20 @@ pub(crate) enum Cause {
     OwnLimit,
     /// The connection was lost.
     ConnectionLost,
-    /// The connection takes no more for now: its buffer here is full.
+    /// The connection accepts no more bytes for now: its buffer here is full.
     ConnectionFull,
     /// The kernel refused to send (no route, port unreachable).
     SendFailed,
-    /// It was under way when the time was over.
+    /// The call was under way when the time was over.
     Unfinished,
-    /// Each user in turn still waits for the response to its last REGISTER.
+    /// Each user that was tried still waits for the response to its last REGISTER.
     UserBusy,
-    /// More calls at a time than the generator may hold.
+    /// The generator has no room for another call at the same time.
     GeneratorFull,
 }
 
 impl Cause {
-    /// As in the report.
+    /// The name in the report.
     pub(crate) fn name(self) -> String {
         let fixed = match self {
             Self::Status(status) => return format!("status {status}"),
@@ -72,24 +72,24 @@ impl Cause {
     }
 }
 
-/// What is timed, each from the time when it was meant to begin.
+/// A measured time. Each begins when its request or connection was meant to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Timed {
-    /// To the first 401 or 407.
+    /// From the request to a 401 or 407 that the caller answers.
     Challenge,
-    /// INVITE to the first provisional answer but 100.
+    /// From the INVITE to the first provisional response other than 100.
     Ringing,
-    /// INVITE to its final answer.
+    /// From the INVITE to its 2xx.
     Invite,
-    /// INVITE to a redirection.
+    /// From the INVITE to its 3xx.
     Redirect,
-    /// BYE to its answer.
+    /// From the BYE to its 2xx.
     Bye,
     Register,
     Options,
     Message,
-    /// To a connection that can be used.
+    /// From the start of a connection until it is open.
     Connect,
 }
 
@@ -107,7 +107,7 @@ impl Timed {
     ];
 }
 
-/// Methods that are counted by name.
+/// Methods that are counted by name. The last, empty one stands for all others.
 const METHODS: [&[u8]; 8] = [
     b"INVITE",
     b"ACK",
@@ -118,7 +118,7 @@ const METHODS: [&[u8]; 8] = [
     b"MESSAGE",
     b"",
 ];
-/// The name of the last, all others.
+/// The name in the report for all other methods.
 const OTHER: &str = "other";
 
 pub(crate) fn method_number(method: &[u8]) -> usize {
@@ -126,7 +126,7 @@ pub(crate) fn method_number(method: &[u8]) -> usize {
     found.unwrap_or(METHODS.len() - 1)
 }
 
-/// Messages by method and status (0: requests).
+/// Numbers of messages by method and status (0 for requests).
 #[derive(Debug)]
 pub(crate) struct Messages(Vec<u64>);
 
@@ -135,7 +135,7 @@ impl Messages {
         Self(vec![0; 700 * METHODS.len()])
     }
 
-    /// One more.
+    /// Counts one more message.
     pub(crate) fn count(&mut self, method: &[u8], status: u16) {
         let at = usize::from(status.min(699)) * METHODS.len() + method_number(method);
         if let Some(count) = self.0.get_mut(at) {
@@ -164,40 +164,40 @@ impl Messages {
     }
 }
 
-/// Seconds with a line of their own; later ones are added to the last.
+/// Most seconds with a line of their own; later ones are added to the last.
 const MOST_SECONDS: usize = 24 * 3600;
 
 #[derive(Debug)]
 pub(crate) struct Stats {
-    /// The part of the run that counts.
+    /// The time in which calls count.
     pub(crate) window: std::ops::Range<Micros>,
     pub(crate) offered: u64,
     pub(crate) succeeded: u64,
     pub(crate) failures: BTreeMap<Cause, u64>,
-    /// Successes inside the window, whenever the call began.
+    /// Number of successes inside the window, even if the call began before it.
     pub(crate) completed: u64,
     pub(crate) sent: Messages,
     pub(crate) received: Messages,
     pub(crate) resent: Messages,
-    /// Requests that came once more.
+    /// Retransmitted requests that were received.
     pub(crate) repeated: Messages,
-    /// Answered calls that were never acknowledged.
+    /// Number of answered calls without ACK.
     pub(crate) unacknowledged: u64,
-    /// Connections that failed or were lost, by reason.
+    /// Number of connections that failed or were lost, by reason.
     pub(crate) lost_connections: BTreeMap<String, u64>,
-    /// What the generator itself ran out of, descriptors or ports.
+    /// First error of a socket for the generator's own lack of descriptors, ports or memory.
     pub(crate) own_limit: Option<String>,
-    /// What came and belonged to nothing, by reason.
+    /// Number of received messages that were ignored, by reason.
     pub(crate) ignored: BTreeMap<&'static str, u64>,
     times: Vec<Histogram<u64>>,
-    /// How late calls began, microseconds.
+    /// Delay of the start of calls, microseconds.
     pub(crate) lag: Histogram<u64>,
     pub(crate) seconds: Vec<Second>,
 }
 
-/// Three digits up to an hour, microseconds.
+/// A histogram of three digits up to an hour, in microseconds.
 fn histogram() -> Histogram<u64> {
-    // These bounds are good ones (`new_with_bounds` fails for bad ones only).
+    // `new_with_bounds` fails for bad bounds only, and these are good.
     Histogram::new_with_bounds(1, 3_600_000_000, 3).unwrap_or_else(|_| unreachable!("good bounds"))
 }
 
@@ -223,7 +223,7 @@ impl Stats {
         }
     }
 
-    /// Whether what is meant for this time counts.
+    /// Whether a call or request that is meant for this time counts.
     pub(crate) fn counts(&self, at: Micros) -> bool {
         self.window.contains(&at)
     }
@@ -241,7 +241,7 @@ impl Stats {
         &mut self.seconds[second.min(last)]
     }
 
-    /// A call was meant to begin at `intended`, and did at `now`.
+    /// Counts a call that was meant to begin at `intended`, and did at `now`.
     pub(crate) fn began(&mut self, now: Micros, intended: Micros) {
         self.second(intended).offered += 1;
         if self.counts(intended) {
@@ -250,7 +250,7 @@ impl Stats {
         }
     }
 
-    /// A call that was meant to begin at `intended` ended.
+    /// Counts the end of a call that was meant to begin at `intended`.
     pub(crate) fn ended(&mut self, now: Micros, intended: Micros, outcome: Result<(), Cause>) {
         match outcome {
             Ok(()) => {
@@ -267,7 +267,7 @@ impl Stats {
         }
     }
 
-    /// What was meant to begin at `intended` took until now.
+    /// Records the time from `intended` to `now`, if `intended` counts.
     pub(crate) fn time(&mut self, what: Timed, now: Micros, intended: Micros) {
         if self.counts(intended)
             && let Some(times) = self.times.get_mut(what as usize)
@@ -281,7 +281,7 @@ impl Stats {
         &self.times[what as usize]
     }
 
-    /// All calls so far, in the window and outside.
+    /// Totals of all calls so far, inside and outside of the window.
     pub(crate) fn progress(&self) -> Progress {
         let zero = Progress::default();
         self.seconds.iter().fold(zero, |sum, second| Progress {

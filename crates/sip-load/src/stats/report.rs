@@ -8,13 +8,13 @@ use serde::Serialize;
 use super::{Stats, Timed};
 use crate::plan::{Kind, Plan, via_name};
 
-/// Points of a distribution, at most.
+/// Most points of a distribution.
 const POINTS: usize = 200;
 
-/// A distribution, milliseconds.
+/// A distribution of times, milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Values.
+    /// Number of values.
     pub count: u64,
     /// Mean.
     pub mean: f64,
@@ -28,9 +28,10 @@ pub struct Quantiles {
     pub p99: f64,
     /// 99.9th percentile.
     pub p999: f64,
-    /// The largest.
+    /// Largest value.
     pub max: f64,
-    /// Milliseconds, and the share of values up to them: at most 200 points.
+    /// Cumulative distribution: milliseconds, and the share of values up to them, in (0, 1]; at most 200
+    /// points.
     pub cdf: Vec<(f64, f64)>,
 }
 
@@ -71,88 +72,88 @@ impl Quantiles {
 pub struct Second {
     /// Seconds since the start.
     pub t: u64,
-    /// Calls that were meant to begin in it.
+    /// Number of calls that were meant to begin in this second.
     pub offered: u64,
-    /// Calls that succeeded in it.
+    /// Number of calls that succeeded in this second.
     pub succeeded: u64,
-    /// Calls that failed in it.
+    /// Number of calls that failed in this second.
     pub failed: u64,
 }
 
-/// How the generator itself did.
+/// State of the generator itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Generator {
-    /// CPU seconds of this process while calls counted.
+    /// CPU time of this process while calls counted, seconds.
     pub cpu_s: f64,
-    /// Of one core.
+    /// CPU time as a share of one core's.
     pub utilization: f64,
-    /// How late calls began.
+    /// Delay of the start of calls.
     pub lag_ms: Quantiles,
-    /// Datagrams that the kernel dropped because our receive buffer was full.
+    /// Number of datagrams that the kernel dropped because our receive buffer was full.
     pub receive_drops: u64,
-    /// The generator, not only the server, was at its limit: what was measured is not the server's.
+    /// Whether the generator was at its own limit. If so, the results are not the server's.
     pub saturated: bool,
-    /// Why it is thought so.
+    /// Why the generator counts as saturated.
     pub why: Option<String>,
 }
 
 /// The report of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Of this program.
+    /// Version of this program.
     pub version: &'static str,
-    /// What a call is.
+    /// Kind of the calls.
     pub kind: Kind,
-    /// Of the callers' end.
+    /// Transport of the callers' end.
     pub transport: String,
-    /// The server.
+    /// Address of the server.
     pub target: String,
-    /// Calls per second that were meant, at the start.
+    /// Planned rate at the start, calls per second.
     pub rate: f64,
-    /// Seconds for which calls counted: the plan's, or fewer when it was stopped.
+    /// Time in which calls counted, seconds: the plan's, or less if the run was stopped.
     pub duration_s: f64,
-    /// Seconds before that.
+    /// Time before it in which calls did not count, seconds.
     pub warmup_s: f64,
     /// Whether times between calls were random.
     pub poisson: bool,
-    /// Calls that count.
+    /// Number of calls that count.
     pub offered: u64,
-    /// Of these, those that succeeded.
+    /// Number of calls that count and succeeded.
     pub succeeded: u64,
-    /// Of these, those that failed.
+    /// Number of calls that count and failed.
     pub failed: u64,
-    /// Calls that succeeded in a second of the time that counts, whenever they began.
+    /// Rate of successes in the time that counts, calls per second, even if the call began before it.
     pub goodput: f64,
-    /// Failures by cause.
+    /// Number of failures by cause.
     pub failures: BTreeMap<String, u64>,
-    /// All messages: `sent`, `received`, each by name.
+    /// Number of messages by direction and name: `sent` without retransmissions, `received` with them.
     pub messages: BTreeMap<&'static str, BTreeMap<String, u64>>,
-    /// Messages that were sent again.
+    /// Number of messages that were sent again, by name.
     pub retransmissions: BTreeMap<String, u64>,
-    /// Requests that came again.
+    /// Number of requests that were received again, by name.
     pub repeated: BTreeMap<String, u64>,
-    /// Answered calls without ACK.
+    /// Number of answered calls without ACK.
     pub unacknowledged: u64,
-    /// Connections that failed or were lost, by reason.
+    /// Number of connections that failed or were lost, by reason.
     pub lost_connections: BTreeMap<String, u64>,
-    /// What came and belonged to nothing.
+    /// Number of received messages that were ignored, by reason.
     pub ignored: BTreeMap<&'static str, u64>,
-    /// Times from when each thing was meant to begin, by name.
+    /// Times from the planned start of a request or connection, by name.
     pub response_ms: BTreeMap<&'static str, Quantiles>,
-    /// How the generator itself did.
+    /// State of the generator itself.
     pub generator: Generator,
-    /// Second by second.
+    /// Calls of each second.
     pub series: Vec<Second>,
 }
 
-/// A 99th percentile of the lag beyond this is more than a busy host does to a process.
+/// Limit of the 99th percentile of the delay, milliseconds. A busy host delays a process by less.
 const LATE_MS: f64 = 50.0;
-/// A core that is busier than this has no room for the unexpected.
+/// Limit of the share of a core. Beyond it a process has no room for peaks.
 const BUSY: f64 = 0.95;
 
 impl Report {
     pub(crate) fn new(plan: &Plan, stats: &Stats, cpu_s: f64, receive_drops: u64) -> Self {
-        // Less than the plan's when the run was stopped.
+        // The time is less than the plan's if the run was stopped.
         let window = &stats.window;
         let duration_s = window.end.saturating_sub(window.start) as f64 / 1e6;
         let a_second = |amount: f64| {
@@ -222,7 +223,7 @@ impl Report {
         Some(told)
     }
 
-    /// Of the calls that count.
+    /// Share of successes among the calls that count.
     pub fn success_ratio(&self) -> f64 {
         self.succeeded as f64 / (self.offered as f64).max(1.0)
     }

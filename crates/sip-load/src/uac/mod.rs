@@ -1,5 +1,5 @@
-//! The callers: what they send, what they make of the answers, and when they give up
-//! (RFC 3261 §8.1, §13.2, §15, §17.1). No sockets and no clock.
+//! The callers: their requests, their handling of responses, and their time-outs (RFC 3261 §8.1, §13.2, §15,
+//! §17.1). No sockets and no clock.
 //!
 //! ```text
 //! INVITE ─► Calling ──1xx──► Proceeding ──2xx──► Talking ──hold──► Ending ──2xx──► done
@@ -7,7 +7,7 @@
 //!              ▼                 ▼                                        ▼
 //!            failed          Cancelling ──487──► failed                 failed
 //! ```
-//! All others: `Calling`, then done or failed. A 401 or 407 goes back to where it was, once.
+//! All other kinds: `Calling`, then done or failed. A 401 or 407 goes back to the state of its request, once.
 
 mod request;
 mod response;
@@ -29,50 +29,50 @@ pub(crate) const T2_US: Micros = 4_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// The first request is out.
+    /// The first request was sent.
     Calling,
     /// An INVITE has a provisional answer.
     Proceeding,
-    /// The INVITE has been cancelled: it rang too long.
+    /// The INVITE has been cancelled, because it rang too long.
     Cancelling,
     /// The call is set up.
     Talking,
-    /// The BYE is out.
+    /// The BYE was sent.
     Ending,
 }
 
-/// One call. Its buffers stay with its slot.
+/// One call. Its buffers stay with its slot, for the next call.
 #[derive(Debug)]
 struct Call {
     generation: u32,
     state: State,
     link: To,
     user: u32,
-    /// When it was meant to begin.
+    /// When the call was meant to begin.
     intended: Micros,
-    /// When the request under way was meant to be sent; for the first, without challenges. While
-    /// talked, when the BYE is.
+    /// When the request under way was meant to be sent; for the first, without challenges. In
+    /// [`State::Talking`], when the BYE is meant to be sent.
     asked: Micros,
-    /// When the request under way was sent first.
+    /// When the request under way was first sent.
     sent: Micros,
     cseq: u32,
-    /// Number of the transaction under way, in its branch.
+    /// Number of the transaction under way, as in its branch.
     transaction: u8,
-    /// Credentials were sent with this request.
+    /// Whether this request was sent with credentials.
     authorized: bool,
     rang: bool,
-    /// The CANCEL has its answer.
+    /// Whether the CANCEL has its response.
     cancel_answered: bool,
-    /// Something came that looked like an answer and was none.
+    /// Whether a wrong response came.
     spoilt: bool,
-    /// The request under way, for when it is sent again.
+    /// The request under way, kept for retransmission.
     request: Vec<u8>,
-    /// The ACK of a 2xx, for when that comes again.
+    /// The ACK of a 2xx, kept for retransmissions of the 2xx.
     ack: Vec<u8>,
-    /// Remote target, then what all requests within the dialog say: Route, From, To, Call-ID.
+    /// Remote target, then the fields of all requests within the dialog: Route, From, To, Call-ID.
     dialog: Vec<u8>,
     target_len: usize,
-    /// Where requests within the dialog go.
+    /// Destination of requests within the dialog.
     dialog_to: To,
 }
 
@@ -100,7 +100,7 @@ impl Call {
         }
     }
 
-    /// Where the request under way goes.
+    /// Destination of the request under way.
     fn goes_to(&self) -> To {
         if self.state == State::Ending {
             self.dialog_to
@@ -114,7 +114,7 @@ impl Call {
     }
 }
 
-/// What a timer is for.
+/// Purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
     /// Send the request of this transaction again, for the n-th time.
@@ -123,13 +123,13 @@ enum Timer {
     GiveUp(u8),
     /// Send the CANCEL of this transaction again, for the n-th time.
     Cancel(u8, u8),
-    /// It rings too long.
+    /// The call of this transaction rings too long, or its CANCEL had no effect.
     Ringing(u8),
     /// The hold time is over.
     HangUp,
 }
 
-/// What a turn works on.
+/// Context of a turn.
 pub(crate) struct Turn<'a> {
     pub(crate) now: Micros,
     pub(crate) out: &'a mut Outbox,
@@ -139,19 +139,19 @@ pub(crate) struct Turn<'a> {
 /// The registrations of one user.
 #[derive(Clone, Copy, Debug, Default)]
 struct Registered {
-    /// Of the last REGISTER.
+    /// CSeq number of the last REGISTER.
     cseq: u32,
-    /// It is under way.
+    /// Whether a REGISTER is under way.
     busy: bool,
 }
 
-/// Calls that were given up, of which it is remembered that a late 2xx is ended, at most.
+/// Most calls in [`GivenUp`].
 const GIVEN_UP: usize = 1 << 17;
 
-/// Busy users that are passed over for an idle one, at most.
+/// Most busy users that are passed over for an idle one.
 const BUSY_USERS: u32 = 64;
 
-/// Calls with an INVITE that was given up, by slot and generation: a 2xx may come all the same, for 64 × T1.
+/// Calls whose INVITE was given up, by slot and generation. A 2xx may arrive all the same, for 64 × T1.
 #[derive(Debug, Default)]
 struct GivenUp {
     calls: HashSet<(u32, u32)>,
@@ -171,38 +171,38 @@ impl GivenUp {
         self.until.push_back((until, call));
     }
 
-    /// Whether it is one; once.
+    /// Whether the call had been given up. The call is removed.
     fn take(&mut self, call: (u32, u32)) -> bool {
         self.calls.remove(&call)
     }
 }
 
-/// All callers.
+/// The callers' end: all calls.
 #[derive(Debug)]
 pub(crate) struct Uac {
     plan: Arc<Plan>,
-    /// Our address, for Via and Contact.
+    /// Our address, as in Via and Contact.
     local: Vec<u8>,
-    /// This run, as it stands in branches and tags.
+    /// Number of this run, as in branches and tags.
     run: [u8; 8],
     calls: Vec<Call>,
     free: Vec<u32>,
     timers: Timers<Timer>,
     next_user: u32,
-    /// Registrations and the last nonce of each user; empty if the plan uses none.
+    /// Registrations of each user, and below the last nonce of each; empty if the plan does not use them.
     registered: Vec<Registered>,
     nonces: Vec<Option<Challenge>>,
-    /// The call on each connection, where each has its own.
+    /// The call of each connection, if each call has its own.
     on_link: Vec<u32>,
     given_up: GivenUp,
     reliable: bool,
     t1: Micros,
-    /// Scratch.
+    /// Buffer for a message that is not kept.
     text: Vec<u8>,
 }
 
 impl Uac {
-    /// Callers at `local`, an address and port as they stand in Via.
+    /// Callers at `local`, an address and port as in Via.
     pub(crate) fn new(plan: Arc<Plan>, local: &str) -> Self {
         let users = plan.users.count() as usize;
         Self {
@@ -227,17 +227,18 @@ impl Uac {
         }
     }
 
-    /// Calls that have not ended.
+    /// Number of calls that have not ended.
     pub(crate) fn under_way(&self) -> usize {
         self.calls.len() - self.free.len()
     }
 
-    /// When [`Self::wake`] has something to do.
+    /// When [`Self::wake`] is next to be called.
     pub(crate) fn next(&self) -> Option<Micros> {
         self.timers.next()
     }
 
-    /// A call that was meant for `intended` begins, by this way; false: there is no room.
+    /// Begins a call that was meant for `intended`, by `link`. Returns false if there is no room, or no idle
+    /// user.
     pub(crate) fn start(&mut self, turn: &mut Turn<'_>, intended: Micros, link: To) -> bool {
         turn.stats.began(turn.now, intended);
         let Some(slot) = self.take_slot() else {
@@ -292,8 +293,8 @@ impl Uac {
         true
     }
 
-    /// Takes the next user. Of one user no two REGISTERs are under way (§10.2.4: with one Call-ID they would
-    /// overtake each other).
+    /// Takes the next user. No user has two REGISTERs under way: with one Call-ID they would overtake each
+    /// other (§10.2.4).
     fn take_user(&mut self) -> Option<u32> {
         let count = self.plan.users.count().max(1);
         for _ in 0..BUSY_USERS.min(count) {
@@ -355,7 +356,7 @@ impl Uac {
         );
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due.
     pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
         while let Some(Wake {
             slot,
@@ -392,13 +393,13 @@ impl Uac {
         }
     }
 
-    /// Whether an answer to the request under way is still to come that its timers wait for:
-    /// an INVITE with a provisional answer waits for as long as it rings.
+    /// Whether the request under way still waits for a response that its timers guard. An INVITE with a
+    /// provisional response waits for as long as it rings.
     fn waits(&self, slot: u32) -> bool {
         matches!(self.calls[slot as usize].state, State::Calling | State::Ending)
     }
 
-    /// §17.1.1.2 timers A and B, §17.1.2.2 timers E and F.
+    /// Retransmits by timers A and E, and gives up by B and F (§17.1.1.2, §17.1.2.2).
     fn resend(&mut self, turn: &mut Turn<'_>, slot: u32, n: u8) {
         if !self.waits(slot) {
             return;
@@ -420,7 +421,7 @@ impl Uac {
         };
         let transaction = call.transaction;
         if n == 1 {
-            // Not before: most requests have their answer by now, and need no second timer.
+            // Started only now: most requests have their response by now, and need no second timer.
             self.start_timer(turn.now, 63 * self.t1, slot, Timer::GiveUp(transaction));
         }
         if turn.now + length < until {
@@ -441,7 +442,7 @@ impl Uac {
         self.end(turn, slot, Err(cause));
     }
 
-    /// §9.1: CANCEL, then the INVITE's own 487. If none comes the call is over all the same.
+    /// Sends CANCEL; the INVITE's own 487 should follow (§9.1). If none comes, the call ends all the same.
     fn rings_too_long(&mut self, turn: &mut Turn<'_>, slot: u32) {
         let call = &self.calls[slot as usize];
         match call.state {
@@ -468,7 +469,7 @@ impl Uac {
         turn.out.push(to, Some(slot), |out| out.extend_from_slice(text));
     }
 
-    /// §17.1.2.2 timers E and F of the CANCEL; the INVITE's final answer ends them, too.
+    /// Retransmits the CANCEL by timers E and F (§17.1.2.2). The INVITE's final response ends them, too.
     fn cancel_again(&mut self, turn: &mut Turn<'_>, slot: u32, n: u8) {
         let call = &self.calls[slot as usize];
         let until = call.sent + 64 * self.t1;
@@ -494,7 +495,7 @@ impl Uac {
         self.send(turn, slot);
     }
 
-    /// The call is over.
+    /// Ends a call.
     fn end(&mut self, turn: &mut Turn<'_>, slot: u32, outcome: Result<(), Cause>) {
         let call = &mut self.calls[slot as usize];
         let invites = !matches!(call.state, State::Talking | State::Ending) && self.plan.kind.is_invite();
@@ -514,7 +515,7 @@ impl Uac {
         self.free.push(slot);
     }
 
-    /// A connection is gone: the transactions on it have failed (§17.1.4).
+    /// Ends the calls with a transaction on a lost connection: the transaction has failed (§17.1.4).
     pub(crate) fn lost(&mut self, turn: &mut Turn<'_>, connection: u32, cause: Cause) {
         let slots = match self.plan.connections {
             Connections::Shared(_) => 0..self.calls.len() as u32,
@@ -534,7 +535,7 @@ impl Uac {
         }
     }
 
-    /// The message that begins like this could not be delivered.
+    /// Ends the call of a message that could not be delivered, given the message's beginning.
     pub(crate) fn undelivered(&mut self, turn: &mut Turn<'_>, message: &[u8], cause: Cause) {
         if let Some((slot, transaction)) = self.branch_in(message) {
             let call = &self.calls[slot as usize];
@@ -544,7 +545,7 @@ impl Uac {
         }
     }
 
-    /// The time is over: what is under way has not succeeded.
+    /// Ends all calls under way as failures, because the time is over.
     pub(crate) fn stop(&mut self, turn: &mut Turn<'_>) {
         for slot in 0..self.calls.len() {
             if self.calls[slot].state != State::Free {
@@ -553,7 +554,7 @@ impl Uac {
         }
     }
 
-    /// What to time the answers to the first request as.
+    /// The measured time of the first request's final response.
     const fn timed(kind: Kind) -> Timed {
         match kind {
             Kind::Call => Timed::Invite,
@@ -565,7 +566,7 @@ impl Uac {
     }
 }
 
-/// The method of a request of ours.
+/// The method of one of our requests.
 fn method_of(request: &[u8]) -> &[u8] {
     let end = request.iter().position(|c| *c == b' ').unwrap_or(0);
     &request[..end]

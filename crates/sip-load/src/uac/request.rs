@@ -1,4 +1,4 @@
-//! Requests, as callers write them.
+//! Requests of the callers.
 
 use sip_message::number::write_decimal;
 use sip_message::{HeaderName, Message};
@@ -10,20 +10,20 @@ use crate::outbox::To;
 use crate::plan::{Kind, Plan, uri_parameter, via_name};
 use crate::text::{SDP, SDP_TYPE, body, cat, copy_fields, hex8, read_hex8};
 
-/// RFC 3261 §8.1.1.7.
+/// Prefix of branches (RFC 3261 §8.1.1.7).
 const COOKIE: &[u8] = b"z9hG4bK";
-/// Numbers of transactions of calls that are over.
+/// Transaction number of an ACK after its call is over; the next one is that of a BYE.
 const LATE_ACK: u8 = 254;
 const LATE_BYE: u8 = 255;
 
-/// A call that is over, as far as a 2xx describes it.
+/// A call that is over, as far as a 2xx describes the call.
 pub(super) struct LateCall {
     pub(super) slot: u32,
     pub(super) call: Call,
 }
 
 impl Uac {
-    /// The first request of `slot`, with credentials if there is a challenge to answer.
+    /// Writes the first request of `slot`, with credentials if there is a challenge to answer.
     pub(super) fn write_first(&mut self, slot: u32, challenge: Option<&mut Challenge>) {
         let call = &mut self.calls[slot as usize];
         let (plan, run, local) = (&*self.plan, &self.run, &self.local);
@@ -82,17 +82,17 @@ impl Uac {
         call.request = out;
     }
 
-    /// The ACK of an answer that is none of the 2xx: of the INVITE's own transaction (§17.1.1.3).
-    /// It is made of the answer alone, so that one that comes late is acknowledged as well.
+    /// Writes the ACK of a 3xx–6xx response, in the INVITE's own transaction (§17.1.1.3). It is made from the
+    /// response alone, so that a late response is acknowledged as well.
     pub(super) fn write_own_ack(&mut self, message: &Message<'_>) {
         let out = &mut self.text;
         out.clear();
         out.extend_from_slice(b"ACK ");
-        // Our To has the Request-URI.
+        // Our To has the same URI as the Request-URI.
         let uri = message.to().map(|to| to.uri).unwrap_or_default();
         cat(out, &[uri, b" SIP/2.0\r\nVia: "]);
         let via = message.values(HeaderName::Via).next();
-        // What the server put there (`received`, `rport`) is no harm.
+        // The server's additions (`received`, `rport`) are harmless.
         cat(
             out,
             &[via.map_or(&[][..], |v| v.text), b"\r\nMax-Forwards: 70\r\n"],
@@ -109,7 +109,7 @@ impl Uac {
         body(out, "", b"");
     }
 
-    /// The CANCEL of the INVITE under way (§9.1): its Request-URI, Via, From, To, Call-ID and
+    /// Writes the CANCEL of the INVITE under way (§9.1), with its Request-URI, Via, From, To, Call-ID and
     /// CSeq number.
     pub(super) fn write_cancel(&mut self, slot: u32) {
         let call = &self.calls[slot as usize];
@@ -133,13 +133,13 @@ impl Uac {
         body(out, "", b"");
     }
 
-    /// What a 2xx says of the dialog (§12.1.2); false: not enough for one.
+    /// Reads the dialog from a 2xx (§12.1.2). Returns false if the 2xx does not describe one.
     pub(super) fn read_dialog(&mut self, slot: u32, message: &Message<'_>) -> bool {
         read_dialog(&mut self.calls[slot as usize], message, self.plan.outbound)
     }
 
-    /// The call of a 2xx that comes after its end, from the response alone; `None`: the response could not be
-    /// acknowledged.
+    /// The call of a 2xx that arrives after the call's end, from the response alone. `None` if the response
+    /// cannot be acknowledged.
     pub(super) fn late_call(&self, from: To, message: &Message<'_>) -> Option<LateCall> {
         let via = message.value(HeaderName::Via)?;
         let (slot, generation, _) = branch_of(&self.run, via)?;
@@ -152,7 +152,7 @@ impl Uac {
         read_dialog(&mut call, message, self.plan.outbound).then_some(LateCall { slot, call })
     }
 
-    /// Its ACK, or its BYE: transactions of numbers that no call comes to.
+    /// Writes the ACK or BYE of a late call, in a transaction whose number no call reaches.
     pub(super) fn write_late(&mut self, late: &mut LateCall, method: &[u8]) {
         let bye = method == b"BYE";
         late.call.transaction = if bye { LATE_BYE } else { LATE_ACK };
@@ -168,7 +168,7 @@ impl Uac {
         branch_of(&self.run, via).is_some_and(|(.., transaction)| transaction == u32::from(LATE_BYE))
     }
 
-    /// The ACK of a 2xx (§13.2.2.4): a transaction of its own.
+    /// Writes the ACK of a 2xx (§13.2.2.4), a transaction of its own.
     pub(super) fn write_ack(&mut self, slot: u32) {
         let call = &mut self.calls[slot as usize];
         call.transaction = call.transaction.wrapping_add(1);
@@ -179,7 +179,7 @@ impl Uac {
         call.ack = ack;
     }
 
-    /// The BYE (§15.1.1).
+    /// Writes the BYE (§15.1.1).
     pub(super) fn write_bye(&mut self, slot: u32, challenge: Option<&mut Challenge>) {
         let call = &mut self.calls[slot as usize];
         call.transaction = call.transaction.wrapping_add(1);
@@ -194,8 +194,7 @@ impl Uac {
         call.request = bye;
     }
 
-    /// Slot and transaction of a branch of ours in `via`, if the slot's call is the one of the
-    /// branch.
+    /// Slot and transaction of a branch of ours in `via`, if the slot still has the branch's call.
     pub(super) fn branch_in(&self, via: &[u8]) -> Option<(u32, u8)> {
         let (slot, generation, transaction) = branch_of(&self.run, via)?;
         let call = self.calls.get(slot as usize)?;
@@ -203,7 +202,7 @@ impl Uac {
     }
 }
 
-/// Slot, generation and transaction of a branch of this run.
+/// Slot, generation and transaction in a branch of this run.
 fn branch_of(run: &[u8], via: &[u8]) -> Option<(u32, u32, u32)> {
     let at = memchr::memmem::find(via, COOKIE)? + COOKIE.len();
     let number = |n: usize| read_hex8(via.get(at + 8 * n..at + 8 * (n + 1))?);
@@ -227,8 +226,9 @@ fn read_dialog(call: &mut Call, message: &Message<'_>, outbound: bool) -> bool {
     true
 }
 
-/// The URI of the Contact, and where requests to it go: to the first hop of the route set, which is the
-/// server at our connection or address. Without a route set they go to the URI itself.
+/// The URI of the Contact, and the destination of requests to it. That is `link`, where the first hop of the
+/// route set is. For datagrams without a route set it is the address in the URI. `None` if the URI or the
+/// address is missing.
 fn remote_target<'a>(message: &Message<'a>, link: To) -> Option<(To, &'a [u8])> {
     let contact = message.values(HeaderName::Contact).next()?;
     let contact = sip_message::header::NameAddr::parse(contact.text)?;
@@ -251,7 +251,7 @@ fn write_request_uri(out: &mut Vec<u8>, plan: &Plan, user: u32) {
     }
 }
 
-/// The user that this user calls.
+/// The user whom this user calls.
 pub(super) fn callee(plan: &Plan, user: u32) -> u32 {
     (user + 1) % plan.users.count().max(1)
 }
@@ -274,7 +274,7 @@ fn write_via(out: &mut Vec<u8>, plan: &Plan, run: &[u8], local: &[u8], slot: u32
     out.extend_from_slice(b";rport\r\n");
 }
 
-/// Tag and Call-ID of a call; registrations of one user share theirs (§10.2).
+/// Appends tag or Call-ID of a call; registrations of one user share theirs (§10.2).
 fn write_own_tag(out: &mut Vec<u8>, run: &[u8], plan: &Plan, slot: u32, call: &Call) {
     if plan.kind == Kind::Register {
         hex8(out, call.user);

@@ -1,4 +1,4 @@
-//! What callers make of answers.
+//! Handling of responses by the callers.
 
 use sip_message::{HeaderName, Message};
 
@@ -10,10 +10,10 @@ use crate::plan::Kind;
 use crate::stats::{Cause, Timed};
 
 impl Uac {
-    /// A message has come by `from`.
+    /// Handles a message that came by `from`.
     pub(crate) fn receive(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
         let Some(status) = message.status() else {
-            // Callers are not called.
+            // Callers receive no requests.
             return turn.stats.ignore("request to a caller");
         };
         let cseq = message.cseq();
@@ -37,7 +37,7 @@ impl Uac {
             && (method, number) == (expected, call.cseq)
             && (status == 100 || message.to().is_ok_and(|to| to.tag().is_some()));
         if !sound {
-            // As if it had not come (§18.1.2); but if nothing better does, that is the cause.
+            // Ignored (§18.1.2). If no good response follows, it is the cause of the failure.
             call.spoilt = true;
             return turn.stats.ignore("bad response");
         }
@@ -51,7 +51,7 @@ impl Uac {
     fn provisional(&mut self, turn: &mut Turn<'_>, slot: u32, status: u16) {
         let call = &mut self.calls[slot as usize];
         if !call.is_invite(self.plan.kind) {
-            // §17.1.2.2: it goes on being sent; every T2 would do, and costs no less.
+            // §17.1.2.2: retransmission goes on. An interval of T2 would suffice, and cost no less.
             return;
         }
         if status > 100 && !call.rang {
@@ -66,7 +66,7 @@ impl Uac {
         }
     }
 
-    /// A final answer to the request under way.
+    /// Handles a final response to the request under way.
     fn last(&mut self, turn: &mut Turn<'_>, slot: u32, message: &Message<'_>, status: u16) {
         let call = &self.calls[slot as usize];
         let (state, kind) = (call.state, self.plan.kind);
@@ -104,7 +104,7 @@ impl Uac {
         }
     }
 
-    /// The call is set up: ACK, and BYE when it has been held.
+    /// Handles the answer to a call: sends ACK, and BYE after the hold time.
     fn answered(&mut self, turn: &mut Turn<'_>, slot: u32) {
         self.write_ack(slot);
         let call = &mut self.calls[slot as usize];
@@ -113,7 +113,7 @@ impl Uac {
             .push(call.dialog_to, Some(slot), |out| out.extend_from_slice(&call.ack));
         turn.stats.sent.count(b"ACK", 0);
         let hold = self.plan.hold.as_micros() as Micros;
-        // Then the BYE is meant to be sent, whenever that is done.
+        // The BYE is meant for this time, even if it is sent later.
         call.asked = turn.now + hold;
         if hold == 0 {
             self.hang_up(turn, slot);
@@ -129,8 +129,8 @@ impl Uac {
         turn.stats.sent.count(b"ACK", 0);
     }
 
-    /// Sends the request again with credentials, if there are any and they have not been sent; a
-    /// nonce that was only stale is worth another try (RFC 7616 §3.3).
+    /// Sends the request again with credentials, and returns whether it did. If nonces are kept, a second
+    /// challenge is answered as well, because the nonce may have been stale (RFC 7616 §3.3).
     fn authorize(&mut self, turn: &mut Turn<'_>, slot: u32, message: &Message<'_>, status: u16) -> bool {
         if !self.plan.digest {
             return false;
@@ -160,14 +160,15 @@ impl Uac {
         let call = &mut self.calls[slot as usize];
         let again = std::mem::replace(&mut call.authorized, true);
         if let Some(kept) = self.nonces.get_mut(call.user as usize) {
-            // Refused with a kept nonce, this is the one new try.
+            // After a second challenge this request is the last try.
             *kept = if again { None } else { Some(challenge) };
         }
         self.send(turn, slot);
         true
     }
 
-    /// An answer to what is not under way: a final one that came again is acknowledged again.
+    /// Handles a response to a request that is not under way. A final response to an INVITE is acknowledged
+    /// again.
     fn late(
         &mut self,
         turn: &mut Turn<'_>,
@@ -190,7 +191,7 @@ impl Uac {
                 turn.stats.resent.count(b"ACK", 0);
             }
             (b"INVITE", 200..=299) => {
-                // §13.2.2.4: each 2xx that comes is acknowledged.
+                // §13.2.2.4: each 2xx is acknowledged.
                 let known = slot.map(|slot| &self.calls[slot as usize]);
                 if let Some(Call { ack, dialog_to, .. }) = known.filter(|call| !call.ack.is_empty()) {
                     turn.out.push(*dialog_to, slot, |out| out.extend_from_slice(ack));
@@ -205,8 +206,10 @@ impl Uac {
     }
 
     /// Sends ACK for a 2xx of an INVITE after its call is over. If the INVITE had been given up, sends BYE
-    /// too: the called end has an unwanted dialog (§13.2.2.4, §15). The BYE is sent once, also over UDP, and
-    /// its response is ignored: no call depends on it, and a dialog that stays is the called end's to end.
+    /// too: the called end has an unwanted dialog (§13.2.2.4, §15).
+    ///
+    /// The BYE is sent once, also over UDP, and its response is ignored. No call depends on it, and the
+    /// called end must end a dialog that stays.
     fn accept_late(
         &mut self,
         turn: &mut Turn<'_>,

@@ -1,4 +1,4 @@
-//! Callers without a network: what they send is read, what they get is written here.
+//! Callers without a network: the tests read their requests, and write the responses.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl Bench {
         (result, sent)
     }
 
-    /// Begins a call; its request.
+    /// Begins a call. Returns its request.
     fn start(&mut self) -> String {
         let (now, link) = (self.now, self.link);
         let (begun, mut sent) = self.with(|uac, turn| uac.start(turn, now, link));
@@ -103,7 +103,7 @@ impl Bench {
         self.with(|uac, turn| uac.receive(turn, link, &message)).1
     }
 
-    /// Lets time pass; what is sent when.
+    /// Lets time pass. Returns the messages sent, with their times.
     fn pass(&mut self, until: Micros) -> Vec<(Micros, String)> {
         let mut all = Vec::new();
         while let Some(at) = self.uac.next().filter(|at| *at <= until) {
@@ -127,7 +127,7 @@ fn field<'a>(message: &'a str, name: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("no {name} in {message}"))
 }
 
-/// An answer to `request`, with more fields.
+/// A response to `request`, with more fields.
 fn answer(request: &str, status: u16, more: &str) -> String {
     let copied =
         ["Via", "From", "Call-ID", "CSeq"].map(|name| format!("{name}: {}\r\n", field(request, name)));
@@ -180,11 +180,11 @@ fn a_call_from_invite_to_the_end_of_its_bye() {
         "a transaction of its own (§13.2.2.4)"
     );
     assert_ne!(field(ack, "Via"), field(bye, "Via"));
-    // The 200 comes again: so does the ACK.
+    // The 200 is repeated, and so is the ACK.
     assert_eq!(b.get(&answer(&invite, 200, CONTACT)), std::slice::from_ref(ack));
     assert!(b.get(&answer(bye, 200, "")).is_empty());
     assert_eq!((b.stats.succeeded, b.uac.under_way()), (1, 0));
-    // Also when the slot has another call.
+    // The ACK follows even if the slot has another call.
     b.start();
     let late = b.get(&answer(&invite, 200, CONTACT));
     assert!(
@@ -196,13 +196,13 @@ fn a_call_from_invite_to_the_end_of_its_bye() {
         (1, "1 ACK", field(&invite, "Call-ID"))
     );
     b.with(|uac, turn| uac.stop(turn));
-    // Nothing is left that would do something, and a late answer is none.
+    // No timer has an effect any more, and a late response is ignored.
     assert!(b.pass(200 * SECOND).is_empty());
     assert!(b.get(&answer(bye, 200, "")).is_empty());
     assert_eq!(b.stats.succeeded, 1);
 }
 
-/// §17.1.1.2 for INVITE, §17.1.2.2 for all others: when each is sent again, and the end.
+/// §17.1.1.2 for INVITE, §17.1.2.2 for all others: times of retransmissions, and of the end.
 #[test]
 fn requests_are_sent_again_and_given_up_at_their_times() {
     let halves = |times: &[Micros]| times.iter().map(|n| n * SECOND / 2).collect::<Vec<_>>();
@@ -226,7 +226,7 @@ fn requests_are_sent_again_and_given_up_at_their_times() {
         assert_eq!(b.failed(), [""; 0]);
         assert!(b.pass(32 * SECOND).is_empty());
         assert_eq!((b.failed(), b.uac.under_way()), (vec!["timeout".to_owned()], 0));
-        // On a reliable transport nothing is sent again, and the end is the same.
+        // Over a reliable transport nothing is retransmitted, and the end is the same.
         let mut b = Bench::new(plan(kind, Transport::Tcp));
         b.start();
         assert!(b.pass(31_999_999).is_empty() && b.failed().is_empty());
@@ -260,13 +260,13 @@ fn who_rings_too_long_is_cancelled() {
         (b.failed(), b.uac.under_way()),
         (vec!["no final answer".to_owned()], 0)
     );
-    // If the 487 never comes it is over all the same.
+    // If the 487 never comes, the call ends all the same.
     let mut b = Bench::new(plan(Kind::Call, Transport::Tcp));
     let invite = b.start();
     b.get(&answer(&invite, 183, ""));
     b.pass(60 * SECOND + 32 * SECOND);
     assert_eq!(b.failed(), ["no final answer"]);
-    // And an answer that crosses the CANCEL is a call.
+    // An answer that crosses the CANCEL makes a call.
     let mut b = Bench::new(plan(Kind::Call, Transport::Udp));
     let invite = b.start();
     b.get(&answer(&invite, 180, ""));
@@ -293,7 +293,7 @@ fn refusals_are_acknowledged_and_told_by_their_status() {
         );
     }
     assert_eq!(b.failed(), ["status 503"]);
-    // Of a call that is set up, the BYE is what failed.
+    // If a call is set up, it is the BYE that failed.
     let invite = b.start();
     let bye = b.get(&answer(&invite, 200, CONTACT)).remove(1);
     b.get(&answer(&bye, 481, ""));
@@ -301,7 +301,7 @@ fn refusals_are_acknowledged_and_told_by_their_status() {
     b.get(&answer(&invite, 200, CONTACT));
     b.pass(b.now + 32 * SECOND);
     assert_eq!(b.failed(), ["status 503", "bye timeout", "bye status 481"]);
-    // A redirection is a failure of a call and what a redirection asks for.
+    // A redirection is a failure of [`Kind::Call`], and the aim of [`Kind::Redirect`].
     let mut b = Bench::new(plan(Kind::Redirect, Transport::Udp));
     let invite = b.start();
     assert_eq!(method(&b.get(&answer(&invite, 302, ""))[0]), "ACK");
@@ -406,7 +406,7 @@ fn what_is_no_answer_to_the_request_is_ignored_and_remembered() {
             b.pass(32 * SECOND);
             assert_eq!(b.failed(), ["bad response"], "{n}");
         }
-        // A good one may still come.
+        // A good response may still come.
         let mut b = Bench::new(plan(kind, Transport::Udp));
         let request = b.start();
         let good = answer(&request, 200, CONTACT);
@@ -417,7 +417,7 @@ fn what_is_no_answer_to_the_request_is_ignored_and_remembered() {
         }
         assert_eq!(b.stats.succeeded, 1);
     }
-    // A 200 that no dialog can be made of.
+    // A 200 from which no dialog can be made.
     let mut b = Bench::new(plan(Kind::Call, Transport::Udp));
     let invite = b.start();
     b.get(&answer(&invite, 200, ""));
@@ -442,7 +442,7 @@ fn calls_are_bounded_and_slots_are_used_again() {
     assert_eq!(b.failed(), ["generator full"]);
     b.get(&answer(&first, 200, ""));
     let third = b.start();
-    // The slot's old answer is none to its new request.
+    // A response to the slot's old request does not count for the new one.
     b.get(&answer(&first, 200, ""));
     assert_eq!((b.uac.under_way(), b.stats.succeeded), (2, 1));
     b.get(&answer(&third, 200, ""));
@@ -466,7 +466,7 @@ fn a_lost_connection_ends_the_calls_that_wait_on_it() {
     });
     let invite = b.start();
     b.start();
-    // Being talked on is not waiting.
+    // A call that is talking does not wait for a response.
     b.get(&answer(&invite, 200, CONTACT));
     b.with(|uac, turn| uac.lost(turn, 8, Cause::ConnectionLost));
     assert_eq!(b.uac.under_way(), 2);
@@ -478,7 +478,7 @@ fn a_lost_connection_ends_the_calls_that_wait_on_it() {
     let sent = b.pass(5 * SECOND);
     b.get(&answer(&sent[0].1, 200, ""));
     assert_eq!(b.stats.succeeded, 1);
-    // One that the kernel would not send.
+    // A request that the kernel refused to send.
     let mut b = Bench::new(plan(Kind::Options, Transport::Udp));
     let options = b.start();
     b.with(|uac, turn| uac.undelivered(turn, &options.as_bytes()[..150], Cause::SendFailed));
@@ -514,7 +514,7 @@ fn a_held_call_ends_after_its_time_and_is_timed_from_then() {
     let invite = b.start();
     let sent = b.get(&answer(&invite, 200, CONTACT));
     assert_eq!(sent.len(), 1, "the ACK alone");
-    // The generator comes to it half a second late, and the answer takes a tenth.
+    // The generator sends the BYE half a second late, and its response takes a tenth.
     b.now = 5 * SECOND + SECOND / 2;
     let bye = b.with(|uac, turn| uac.wake(turn)).1.remove(0);
     assert_eq!(method(&bye), "BYE");
@@ -526,7 +526,7 @@ fn a_held_call_ends_after_its_time_and_is_timed_from_then() {
         "{}",
         times.max()
     );
-    // If nothing is late, it is sent at its time.
+    // If nothing is late, the BYE is sent at its time.
     let invite = b.start();
     b.get(&answer(&invite, 200, CONTACT));
     let at = b.now + 5 * SECOND;
@@ -563,7 +563,7 @@ fn a_cancel_is_sent_again_until_it_is_answered() {
         (1, 10)
     );
     assert_eq!(b.failed(), ["no final answer"]);
-    // Its own answer ends that, and so does the INVITE's.
+    // The CANCEL's own response ends its retransmission, and so does the INVITE's.
     for status in [200, 481] {
         let (mut b, _) = ringing(Transport::Udp);
         let cancel = b.pass(61 * SECOND).remove(0).1;
@@ -600,13 +600,13 @@ fn a_call_that_is_answered_after_it_was_given_up_is_ended() {
             ("2 BYE", field(invite, "Call-ID"))
         );
         assert_ne!(field(ack, "Via"), field(bye, "Via"));
-        // The 200 comes again: one BYE is enough.
+        // The 200 is repeated: one BYE is enough.
         assert_eq!(b.get(&answer(invite, 200, CONTACT)), std::slice::from_ref(ack));
         assert!(b.get(&answer(bye, 200, "")).is_empty());
     }
     assert!(b.stats.ignored.is_empty(), "{:?}", b.stats.ignored);
     assert_eq!((b.stats.succeeded, b.uac.under_way()), (0, 1));
-    // It is no longer than 64 × T1 that one is known to have been given up.
+    // A refused call was not given up: a late 200 gets its ACK, and no BYE.
     b.get(&answer(&third, 486, ""));
     assert_eq!(method(&b.get(&answer(&third, 200, CONTACT))[0]), "ACK");
     assert_eq!(
