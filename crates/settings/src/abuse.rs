@@ -56,8 +56,8 @@ pub(super) fn abuse(settings: &Settings, cx: &mut Context<'_>) -> config::Abuse 
     }
 }
 
-/// One pattern that matches whatever one of these matches. Each must be valid by itself: a bracket opened in
-/// one must not close in another.
+/// One pattern that matches if one of these patterns matches. Each must be valid by itself: a bracket opened
+/// in one must not close in another.
 fn joined(key: &str, patterns: &[String], cx: &mut Context<'_>) -> Option<Regex> {
     let path = format!("abuse.scanners.{key}");
     let mut right = Vec::new();

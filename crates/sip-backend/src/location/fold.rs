@@ -21,8 +21,8 @@ use crate::throttle::LogThrottle;
 
 /// Most addresses-of-record written in one transaction.
 const CHUNK: usize = 2_000;
-/// Least time for which a deletion is remembered after it was folded, in case an older version of the same
-/// address-of-record arrives after it (workers race to the queue by microseconds).
+/// Least time for which a deletion is remembered after it was folded. An older version of the same
+/// address-of-record may arrive after it, because workers race to the queue by microseconds.
 const REMEMBER_DELETED_S: u64 = 600;
 /// Interval of dropping deletions that need no longer be remembered, and of checking whether a walk of the
 /// table is due ([`Walks`]).

@@ -8,7 +8,7 @@ use webpki::EndEntityCert;
 /// The SIP domain identities of a certificate, by RFC 5922 §7.1:
 /// 1. each subjectAltName of type URI with scheme `sip` and no user part gives its host; `sips`
 ///    and URIs with a user part, which name a person, give nothing;
-/// 2. only where there is none of these, each subjectAltName of type DNS;
+/// 2. if there is none of these, each subjectAltName of type DNS;
 /// 3. the subject's common name never counts. §7.1 allows it for old certificates without any
 ///    subjectAltName; RFC 9525 §2 and the verifiers of today have given it up.
 ///

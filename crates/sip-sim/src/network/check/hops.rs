@@ -24,7 +24,7 @@ type Hop<'a> = (NodeId, NodeId, &'a str);
 struct Seen<'a> {
     /// When requests first came, by method.
     asked: BTreeMap<(Hop<'a>, &'a str), Micros>,
-    /// When requests of the stranger first came, whatever source they had, by method.
+    /// When requests of the stranger first came, from any source, by method.
     forged: BTreeMap<(NodeId, &'a str, &'a str), Micros>,
     /// INVITEs that a server sent.
     invites: BTreeSet<Hop<'a>>,

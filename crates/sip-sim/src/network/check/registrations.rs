@@ -164,7 +164,7 @@ struct Model<'a> {
     jumps: bool,
     /// When the registrar lost its bindings. Past ones are removed.
     crashes: Vec<Micros>,
-    /// When the registrar ended, whatever it lost. Past ones are removed.
+    /// When the registrar ended, with or without a loss. Past ones are removed.
     kills: Vec<Micros>,
     /// When the registrar ended, in the whole run.
     restarts: Vec<Micros>,
