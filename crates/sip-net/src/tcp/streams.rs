@@ -639,12 +639,12 @@ impl Streams {
         }
     }
 
-    /// Takes the WebSockets refused for their origin since the last time, at most [`KEPT_FAILURES`].
+    /// Takes the WebSockets refused for their origin since the last time, at most 64.
     pub fn take_foreign(&mut self) -> Vec<ForeignPage> {
         mem::take(&mut self.foreign)
     }
 
-    /// Takes the failures of TLS since the last time, at most [`KEPT_FAILURES`].
+    /// Takes the failures of TLS since the last time, at most 64.
     pub fn take_failures(&mut self) -> Vec<TlsFailure> {
         mem::take(&mut self.failures)
     }
