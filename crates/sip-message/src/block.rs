@@ -1,4 +1,4 @@
-//! Sixteen bytes at once: sets of their places as bits, the first byte lowest.
+//! Sixteen bytes at once: sets of places in them as bits, the first byte lowest.
 
 use wide::u8x16;
 
@@ -9,7 +9,7 @@ pub(crate) const LEN: usize = 16;
 #[derive(Clone, Copy)]
 pub(crate) struct Block(u8x16);
 
-/// Which bytes of a [`Block`] are meant: all bits of those, no bit of the others.
+/// A set of the bytes of a [`Block`]: all bits of each byte in the set, no bit of the others.
 #[derive(Clone, Copy)]
 pub(crate) struct Places(u8x16);
 
@@ -19,13 +19,13 @@ impl Block {
         Self(u8x16::new(*bytes))
     }
 
-    /// Where `c` is.
+    /// The places of `c`.
     #[inline(always)]
     pub(crate) fn is(self, c: u8) -> Places {
         Places(self.0.simd_eq(u8x16::splat(c)))
     }
 
-    /// Where bytes up to `most` are.
+    /// The places of bytes up to `most`.
     #[inline(always)]
     pub(crate) fn up_to(self, most: u8) -> Places {
         Places(self.0.min(u8x16::splat(most)).simd_eq(self.0))
@@ -33,7 +33,7 @@ impl Block {
 }
 
 impl Places {
-    /// As bits, the first byte lowest.
+    /// The set as bits, the first byte lowest.
     #[inline(always)]
     pub(crate) fn bits(self) -> u32 {
         self.0.to_bitmask()

@@ -4,17 +4,20 @@ use crate::block::{self, Block, Places};
 
 const TOKEN: u8 = 1;
 const SPACE: u8 = 2;
-/// May stand in a URI as it is: no white space, no control character, none of `<>"`, no `%`.
+/// Characters that may stand in a URI as they are: no white space, no control character, none of `<>"`, no
+/// `%`.
 const URI: u8 = 4;
-/// May stand in a host name, dots included.
+/// Characters that may stand in a host name, dots included.
 const HOST: u8 = 8;
-/// May stand in a header parameter's bare value: a token, a host, and what senders take for one.
+/// Characters that may stand in a header parameter's bare value: a token, a host, and other values that
+/// senders write.
 const VALUE: u8 = 16;
-/// The same in a URI, and in names: everything but what ends or quotes a parameter.
+/// Characters that may stand in a parameter of a URI, and in names: all but those that end or quote a
+/// parameter.
 const LOOSE: u8 = 32;
-/// May stand in a display name without quotes, or in an address without angle brackets.
+/// Characters that may stand in a display name without quotes, or in an address without angle brackets.
 const WORD: u8 = 64;
-/// Neither white space nor a control character.
+/// Characters that are neither white space nor control characters.
 const VISIBLE: u8 = 128;
 
 #[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
@@ -68,11 +71,11 @@ const fn has(c: u8, class: u8) -> bool {
     classes(c) & class != 0
 }
 
-/// Length of the run of a class at the front of `text`.
+/// The length of the run of a class at the front of `text`.
 #[inline]
 fn run(text: &[u8], class: u8) -> usize {
     let mut rest = text;
-    // Four at a time: one branch for what is nearly always in the class.
+    // Four characters at a time take one branch, since nearly always all are in the class.
     while let Some((four, tail)) = rest.split_first_chunk::<4>() {
         if four.iter().fold(class, |all, &c| all & classes(c)) == 0 {
             break;
@@ -87,7 +90,8 @@ fn run(text: &[u8], class: u8) -> usize {
     text.len() - rest.len()
 }
 
-/// The same, by the block as long as there are blocks; `ends` returns where in one the run ends.
+/// The length of such a run, read by the block as long as there are blocks. `ends` returns the places in a
+/// block at which the run ends.
 #[inline(always)]
 fn long_run(text: &[u8], class: u8, ends: impl Fn(Block) -> Places) -> usize {
     let mut rest = text;
@@ -105,13 +109,13 @@ pub(crate) fn token_len(text: &[u8]) -> usize {
     run(text, TOKEN)
 }
 
-/// Where a block holds white space or control characters.
+/// The places of white space and control characters in a block.
 #[inline(always)]
 fn unseen(block: Block) -> Places {
     block.up_to(b' ') | block.is(0x7f)
 }
 
-/// Up to what may not stand in a URI, or a `%`.
+/// The length of the text up to a character that may not stand in a URI, or a `%`.
 #[inline(always)]
 pub(crate) fn uri_len(text: &[u8]) -> usize {
     long_run(text, URI, |b| {
@@ -147,13 +151,13 @@ pub(crate) fn word_len(text: &[u8]) -> usize {
     run(text, WORD)
 }
 
-/// Where the first `c` is: for texts that are short, as those of header fields are.
+/// The position of the first `c`, for short texts as those of header fields are.
 #[inline(always)]
 pub(crate) fn find(text: &[u8], c: u8) -> Option<usize> {
     find_either(text, c, c)
 }
 
-/// Where the first `a` or `b` is, in a short text.
+/// The position of the first `a` or `b`, in a short text.
 #[inline(always)]
 pub(crate) fn find_either(text: &[u8], a: u8, b: u8) -> Option<usize> {
     let mut rest = text;
@@ -169,22 +173,22 @@ pub(crate) fn find_either(text: &[u8], a: u8, b: u8) -> Option<usize> {
     Some(text.len() - rest.len() + at)
 }
 
-/// `token` characters.
+/// Whether a character may stand in a `token`.
 pub const fn is_token(c: u8) -> bool {
     has(c, TOKEN)
 }
 
-/// Space, tab, and the CR and LF that folding leaves inside a value.
+/// Whether a character is a space, a tab, or the CR or LF that folding leaves inside a value.
 pub const fn is_space(c: u8) -> bool {
     has(c, SPACE)
 }
 
-/// Whether all of `text` is a token, and there is some.
+/// Whether `text` is a token, and not empty.
 pub fn is_token_text(text: &[u8]) -> bool {
     !text.is_empty() && token_len(text) == text.len()
 }
 
-/// Without white space (folding included) at the front.
+/// The text without white space (folding included) at the front.
 pub fn trim_start(mut text: &[u8]) -> &[u8] {
     while let [first, rest @ ..] = text
         && is_space(*first)
@@ -194,12 +198,12 @@ pub fn trim_start(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Without white space (folding included) at both ends.
+/// The text without white space (folding included) at both ends.
 pub fn trim(text: &[u8]) -> &[u8] {
     trim_end(trim_start(text))
 }
 
-/// Without white space (folding included) at the end.
+/// The text without white space (folding included) at the end.
 pub fn trim_end(mut text: &[u8]) -> &[u8] {
     while let [rest @ .., last] = text
         && is_space(*last)
@@ -250,7 +254,7 @@ pub(crate) fn find_in_block(block: &[u8; block::LEN], c: u8) -> Option<usize> {
     (found != 0).then_some(found.trailing_zeros() as usize)
 }
 
-/// Where the first control character at or after `from` is.
+/// The position of the first control character at or after `from`.
 #[inline(always)]
 pub(crate) fn find_control(bytes: &[u8], from: usize) -> Option<usize> {
     // Lines are short: most of a call to a general search would be its preparation.
@@ -266,7 +270,7 @@ pub(crate) fn find_control(bytes: &[u8], from: usize) -> Option<usize> {
     Some(bytes.len() - rest.len() + at)
 }
 
-/// Where the first CR or LF at or after `from` is.
+/// The position of the first CR or LF at or after `from`.
 pub(crate) fn find_line_end(bytes: &[u8], from: usize) -> Option<usize> {
     match find_control(bytes, from) {
         Some(at) if matches!(bytes.get(at), Some(b'\r' | b'\n')) => Some(at),
@@ -274,23 +278,24 @@ pub(crate) fn find_line_end(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// The same for what is rare: the last bytes of a message without a body, control characters.
+/// The same search for rare cases: the last bytes of a message without a body, control characters.
 #[cold]
 #[inline(never)]
 fn find_line_end_slowly(bytes: &[u8], from: usize) -> Option<usize> {
     memchr::memchr2(b'\r', b'\n', bytes.get(from..)?).map(|found| from + found)
 }
 
-/// Where `inner`, a part of `outer`, lies in it. `None` if it is no part of it.
+/// The place of `inner` in `outer`. `None`: it is no part of `outer`.
 pub fn span_in(outer: &[u8], inner: &[u8]) -> Option<core::ops::Range<usize>> {
     let start = (inner.as_ptr() as usize).checked_sub(outer.as_ptr() as usize)?;
     let end = start.checked_add(inner.len())?;
     (end <= outer.len()).then_some(start..end)
 }
 
-/// Whether `text` has a control character other than tab: one of ASCII, or U+0080 to U+009F in UTF-8 or as a single byte.
+/// Whether `text` has a control character other than tab: one of ASCII, or U+0080 to U+009F in UTF-8 or as a
+/// single byte.
 pub(crate) fn has_control(text: &[u8]) -> bool {
-    // Without a branch for each byte.
+    // This takes no branch for each byte.
     let (found, bits) = text.iter().fold((false, 0), |(found, bits), &c| {
         let is_control = ((c < b' ') & (c != b'\t')) | (c == 0x7f);
         (found | is_control, bits | c)
@@ -298,7 +303,8 @@ pub(crate) fn has_control(text: &[u8]) -> bool {
     found || (bits >= 0x80 && has_c1(text))
 }
 
-/// Bytes from 0x80 to 0x9F are also parts of other characters in UTF-8.
+/// Whether `text` has one of U+0080 to U+009F. Bytes of these values are also parts of other characters in
+/// UTF-8.
 #[cold]
 fn has_c1(text: &[u8]) -> bool {
     let is_control = |c: char| u8::try_from(c).is_ok_and(is_c1);
@@ -306,7 +312,8 @@ fn has_c1(text: &[u8]) -> bool {
     chunks.any(|chunk| chunk.valid().contains(is_control) || chunk.invalid().iter().any(|c| is_c1(*c)))
 }
 
-/// Whether it is a control character in ISO 8859, U+0080 to U+009F: terminals take U+009B for ESC and `[`.
+/// Whether a byte is a control character in ISO 8859, U+0080 to U+009F: terminals take U+009B for ESC and
+/// `[`.
 pub(crate) const fn is_c1(c: u8) -> bool {
     matches!(c, 0x80..=0x9f)
 }

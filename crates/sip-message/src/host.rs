@@ -29,7 +29,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// The address, if it is one.
+    /// The address, if the host is one.
     pub const fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::V4(ip) => Some(IpAddr::V4(*ip)),
@@ -63,14 +63,14 @@ impl fmt::Display for Host<'_> {
     }
 }
 
-/// `hostname`, with the underscore that real networks use and the trailing dot.
+/// A `hostname`, with the underscore that real networks use and the trailing dot.
 fn name(text: &[u8]) -> Option<Host<'_>> {
     if text.len() > 255 || host_len(text) != text.len() {
         return None;
     }
     let body = text.strip_suffix(b".").unwrap_or(text);
-    // No empty label, and no last label of digits only: that would be a broken IPv4 address
-    // (RFC 3696 §2).
+    // No label is empty, and the last is not of digits only: that would be a broken IPv4 address (RFC 3696
+    // §2).
     let mut label = 0;
     let mut letters = false;
     for &c in body {

@@ -1,8 +1,8 @@
 //! SIP messages (RFC 3261 §7, §20, §25).
 //!
-//! [`parse()`] indexes a message in one pass over borrowed bytes; typed values are read when they
-//! are asked for ([`Message`], [`header`], [`uri`]). Forwarding is an edit list applied while the
-//! received bytes are copied ([`mod@write`]): what was not changed leaves byte for byte.
+//! [`parse()`] indexes a message in one pass over borrowed bytes; typed values are read on demand
+//! ([`Message`], [`header`], [`uri`]). Forwarding is an edit list applied while the received bytes are copied
+//! ([`mod@write`]): unchanged parts leave byte for byte.
 //!
 //! Arbitrary bytes never cause a panic. Bodies are never parsed.
 #![no_std]

@@ -53,7 +53,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The message's bytes: without empty lines before it and without what follows its body.
+    /// The message's bytes, without empty lines before it and without bytes behind its body.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes.get(self.start_at..self.end).unwrap_or_default()
     }
@@ -63,17 +63,17 @@ impl<'a> Message<'a> {
         self.bytes
     }
 
-    /// Where the start line begins in [`Message::source`].
+    /// The start of the start line in [`Message::source`].
     pub const fn start_offset(&self) -> usize {
         self.start_at
     }
 
-    /// Where the message ends in [`Message::source`].
+    /// The end of the message in [`Message::source`].
     pub const fn end_offset(&self) -> usize {
         self.end
     }
 
-    /// Where the first header begins in [`Message::source`].
+    /// The start of the first header in [`Message::source`].
     pub fn headers_offset(&self) -> usize {
         self.index
             .fields
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
             .map_or(self.body_at, |f| f.start as usize)
     }
 
-    /// Start of the empty line that ends the headers: new fields go before it.
+    /// The start of the empty line that ends the headers: new fields go before it.
     pub fn headers_end_offset(&self) -> usize {
         self.index.fields.last().map_or(self.body_at, |f| f.end as usize)
     }
@@ -91,13 +91,13 @@ impl<'a> Message<'a> {
         self.start
     }
 
-    /// Whether a value goes on in another line (RFC 3261 §7.3.1).
+    /// Whether a value continues on another line (RFC 3261 §7.3.1).
     pub const fn is_folded(&self) -> bool {
         self.index.folded
     }
 
     /// Appends the message with each value on one line, which means the same (RFC 3261 §7.3.1). A reader of
-    /// lines that does not know of folding then finds no header in the middle of a value.
+    /// lines that ignores folding then finds no header in the middle of a value.
     pub fn unfold(&self, out: &mut alloc::vec::Vec<u8>) {
         let head = self.start_at..self.headers_end_offset();
         let mut rest = self.text(head.clone());
@@ -118,7 +118,7 @@ impl<'a> Message<'a> {
         out.extend_from_slice(self.text(head.end..self.end));
     }
 
-    /// What is wrong with it, if anything.
+    /// The fault of the message, if it has one.
     pub const fn defect(&self) -> Option<Defect> {
         self.defect
     }
@@ -180,32 +180,33 @@ impl<'a> Message<'a> {
         self.text(field.value as usize..field.value_end as usize)
     }
 
-    /// The fields of a known name, in order; of [`HeaderName::Other`]: all with an unknown name.
+    /// The fields of a known name, in order. For [`HeaderName::Other`] these are all fields with an unknown
+    /// name.
     pub fn fields_named(&self, name: HeaderName) -> impl Iterator<Item = &'a Field> + use<'a> {
         let fields = &self.index.fields;
         let first = self.index.first(name).and_then(|at| fields.get(at));
         core::iter::successors(first, |f| fields.get(usize::from(f.next)))
     }
 
-    /// Fields with a name that this crate does not know, compared in any case.
+    /// The fields of a name that this crate does not know, compared in any case.
     pub fn fields_other<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'a Field> + use<'a, 'n> {
         let message = *self;
         self.fields_named(HeaderName::Other)
             .filter(move |f| message.field_name(f).eq_ignore_ascii_case(name))
     }
 
-    /// Whether there is such a field.
+    /// Whether there is a field of this name.
     pub fn has(&self, name: HeaderName) -> bool {
         self.index.first(name).is_some()
     }
 
-    /// Value of the first field of that name, as written.
+    /// The value of the first field of this name, as written.
     pub fn value(&self, name: HeaderName) -> Option<&'a [u8]> {
         let field = self.index.fields.get(self.index.first(name)?)?;
         Some(self.field_value(field))
     }
 
-    /// The message from where that value begins, and the value's length.
+    /// The message from the start of that value on, and the value's length.
     #[inline(always)]
     pub(crate) fn value_on(&self, name: HeaderName) -> Option<(&'a [u8], usize)> {
         let field = self.index.fields.get(self.index.first(name)?)?;
@@ -221,8 +222,8 @@ impl<'a> Message<'a> {
 
     // Typed values.
 
-    /// Call-ID as written; `None` if it is missing, empty, or has white space or control
-    /// characters inside, which no `callid` has (RFC 3261 §25.1) and which others would read as something else.
+    /// Call-ID as written. `None`: it is missing, empty, or has white space or control characters inside. No
+    /// `callid` has these (RFC 3261 §25.1), and other readers would take them for something else.
     pub fn call_id(&self) -> Option<&'a [u8]> {
         self.value(HeaderName::CallId)
             .filter(|v| !v.is_empty() && crate::chars::visible_len(v) == v.len())
@@ -278,13 +279,13 @@ impl<'a> Message<'a> {
         Via::parse_any(text).ok_or(HeaderError::Malformed(HeaderName::Via))
     }
 
-    /// The Via below the topmost one, by which a response finds its way on (RFC 3261 §16.7 step 3).
+    /// The Via below the topmost one, which leads a response on (RFC 3261 §16.7 step 3).
     ///
     /// # Errors
     /// Missing or malformed.
     pub fn second_via(&self) -> Result<Via<'a>, HeaderError> {
         let mut fields = self.fields_named(HeaderName::Via);
-        // Nearly always each has a field of its own.
+        // Nearly always each Via has a field of its own.
         if let (Some(first), Some(second)) = (fields.next(), fields.next())
             && find(self.field_value(first), b',').is_none()
             && let Some(via) = header::via_fast_path(
@@ -332,7 +333,7 @@ impl<'a> Message<'a> {
         self.values(name).any(|v| v.text.eq_ignore_ascii_case(tag))
     }
 
-    /// What an answer to this message needs: Via, From, To, Call-ID and CSeq that can be read.
+    /// Checks the headers that a response to this message needs: Via, From, To, Call-ID and CSeq.
     ///
     /// # Errors
     /// The first that is missing or malformed.
@@ -340,7 +341,7 @@ impl<'a> Message<'a> {
         self.mandatory().map(|_| ())
     }
 
-    /// As [`Message::check_mandatory`], with what was read: cheaper than reading it again.
+    /// The headers that [`Message::check_mandatory`] checks: cheaper than reading them again.
     ///
     /// # Errors
     /// The first that is missing or malformed.

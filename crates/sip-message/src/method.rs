@@ -44,7 +44,7 @@ impl<'a> Method<'a> {
         }
     }
 
-    /// As written.
+    /// The method as written.
     pub const fn as_bytes(&self) -> &'a [u8] {
         match self {
             Self::Invite => b"INVITE",

@@ -1,4 +1,4 @@
-//! Header field names: known ones become one byte when the message is indexed.
+//! Header field names. Known names become one byte when the message is indexed.
 
 /// Defines the names once: variant, long form, compact form (RFC 3261 §7.3.3 and the IANA registry).
 macro_rules! names {
@@ -107,8 +107,8 @@ names! {
 
 const SLOTS: usize = 512;
 
-/// Slot of a name by its length and three of its characters, in lower case. The multipliers were
-/// found by search; [`TABLE`] fails to compile if two spellings ever share a slot.
+/// The slot of a name by its length and three of its characters, in lower case. The multipliers were found by
+/// search; [`TABLE`] fails to compile if two spellings ever share a slot.
 const fn slot(len: usize, first: u8, middle: u8, last: u8) -> usize {
     (len * 659
         + (first | 0x20) as usize * 1587
@@ -119,7 +119,7 @@ const fn slot(len: usize, first: u8, middle: u8, last: u8) -> usize {
 
 const EMPTY: u8 = u8::MAX;
 
-/// Slot → index into [`SPELLINGS`].
+/// The index into [`SPELLINGS`] for each slot.
 #[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
 const TABLE: [u8; SLOTS] = {
     let mut table = [EMPTY; SLOTS];
@@ -142,20 +142,20 @@ const TABLE: [u8; SLOTS] = {
 struct Usual {
     low: u64,
     high: u64,
-    /// Characters in it: a name that ends in NUL is another one.
+    /// The number of characters: a name that ends in NUL is another one.
     len: u64,
     name: HeaderName,
 }
 
-/// Slot of such a pair. The multiplier was found by search, as those of [`slot`] were.
+/// The slot of such a pair. The multiplier was found by search, as those of [`slot`] were.
 const fn usual_slot(low: u64, high: u64) -> usize {
     ((low ^ high.rotate_left(7)).wrapping_mul(0x2146_4b6d_4111_329b) >> 55) as usize
 }
 
-/// Places of [`USUAL`]: a power of two, so that an index need not be compared with it.
+/// The number of places of [`USUAL`]: a power of two, so that an index need not be compared with it.
 const USUAL_PLACES: usize = 128;
 
-/// The spellings of up to 16 characters, and slot → index into them. The last place is of none.
+/// The spellings of up to 16 characters, and the index into them for each slot. The last place is empty.
 #[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
 const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
     const NO_NAME: Usual = Usual {
@@ -201,7 +201,7 @@ const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
 static USUAL_NAMES: [Usual; USUAL_PLACES] = USUAL.0;
 static USUAL_TABLE: [u8; SLOTS] = USUAL.1;
 
-/// Which bits of a block are its first so many bytes.
+/// Masks of the first bytes of a block, by their number.
 static FIRST_BYTES: [(u64, u64); 17] = {
     let mut masks = [(0, 0); 17];
     let mut len = 1;
@@ -215,8 +215,8 @@ static FIRST_BYTES: [(u64, u64); 17] = {
 };
 
 impl HeaderName {
-    /// The name that is the first `len` bytes of `block`, if it is a known one in its usual
-    /// spelling: what nearly all names are, at a fraction of the price of [`HeaderName::lookup`].
+    /// The name that is the first `len` bytes of `block`, if it is a known one in its usual spelling. Nearly
+    /// all names are, at a fraction of the price of [`HeaderName::lookup`].
     #[inline(always)]
     pub(crate) fn lookup_usual(block: &[u8; 16], len: usize) -> Option<Self> {
         let both = u128::from_le_bytes(*block);
@@ -253,8 +253,8 @@ impl HeaderName {
         Self::ALL.into_iter()
     }
 
-    /// Whether a message may carry it once only, as far as a proxy depends on it
-    /// (RFC 3261 §20; two of them are an attack or a fault: RFC 4475 §3.3.8).
+    /// Whether a message may have this field only once, as far as a proxy depends on it (RFC 3261 §20; two of
+    /// them are an attack or a fault: RFC 4475 §3.3.8).
     pub const fn is_single(self) -> bool {
         matches!(
             self,

@@ -1,9 +1,9 @@
 //! Numbers. Overflow is an error, never a wrapped or clamped value.
 
-/// Reads all of `text` as a decimal number; `None` if it is empty, holds anything but digits, or
-/// does not fit.
+/// Reads all of `text` as a decimal number. `None`: the text is empty, holds anything but digits, or does not
+/// fit.
 pub fn decimal_u32(text: &[u8]) -> Option<u32> {
-    // Ten digits are the most that can fit; leading zeros beyond that are not worth their risk.
+    // At most ten digits can fit; more leading zeros are not worth their risk.
     if text.is_empty() || text.len() > 10 {
         return None;
     }
@@ -64,7 +64,7 @@ pub fn qvalue(text: &[u8]) -> Option<u16> {
 /// Appends a decimal number.
 #[inline]
 pub fn write_decimal(out: &mut alloc::vec::Vec<u8>, value: u64) {
-    // Most are short: hops, ports of no more than five digits, numbers of listeners.
+    // Most numbers are short: hops, ports of at most five digits, numbers of listeners.
     match value {
         0..10 => out.push(b'0' + value as u8),
         10..100 => out.extend_from_slice(&[b'0' + (value / 10) as u8, b'0' + (value % 10) as u8]),

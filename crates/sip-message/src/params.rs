@@ -2,7 +2,7 @@
 
 use crate::chars::{loose_len, quoted_len, token_len, trim_start, value_len};
 
-/// A borrowed list of parameters, read on demand. Begins at the first `;` or is empty.
+/// A borrowed list of parameters, read on demand. It begins at the first `;` or is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params<'a> {
     text: &'a [u8],
@@ -29,17 +29,17 @@ impl<'a> Param<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// Parameters in `text`, which begins with `;` (white space before it is skipped) or is blank.
+    /// The parameters in `text`, which begins with `;` (white space before it is skipped) or is blank.
     pub const fn new(text: &'a [u8]) -> Self {
         Self { text }
     }
 
-    /// As written.
+    /// The parameters as written.
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.text
     }
 
-    /// All parameters in order. Ends early at what is not a parameter; see [`Params::is_valid`].
+    /// All parameters in order. The first fault ends the iteration; see [`Params::is_valid`].
     pub fn iter(&self) -> ParamIter<'a> {
         ParamIter {
             rest: self.text,
@@ -62,19 +62,18 @@ impl<'a> Params<'a> {
         self.get(name).is_some()
     }
 
-    /// Whether all of the text is well-formed header parameters (`generic-param` of RFC 3261 §25.1),
-    /// none of them twice (§7.3.1), and at most 64.
+    /// Whether the whole text is well-formed header parameters (`generic-param` of RFC 3261 §25.1), none of
+    /// them twice (§7.3.1), and at most 64.
     pub fn is_valid(&self) -> bool {
         self.check(|_| {})
     }
 
-    /// As [`Params::is_valid`], and shows each parameter to `visit` on the way, so that what is
-    /// asked for often need not be searched for again.
+    /// Checks as [`Params::is_valid`] does, and shows each parameter to `visit` on the way, so that
+    /// parameters that are read often need not be searched for again.
     #[inline]
     pub(crate) fn check(&self, mut visit: impl FnMut(&Param<'a>)) -> bool {
         let mut rest = self.text;
-        // Which names were seen, by length and first letter: only where two agree in those need
-        // all names be compared.
+        // The names seen, by length and first letter: all names are compared only if two agree in those.
         let mut seen: u64 = 0;
         for count in 0..=MAX_PARAMS {
             let (param, tail) = match one(rest, token_len, value_len) {
@@ -101,8 +100,8 @@ impl<'a> Params<'a> {
         self.iter().take(count).any(|p| p.name.eq_ignore_ascii_case(name))
     }
 
-    /// How many there are, and whether all of the text is parameters, as far as a URI's separators
-    /// go (`uri-parameters` of RFC 3261 §25.1).
+    /// The number of parameters. `None`: the text is not only parameters, as far as a URI's separators go
+    /// (`uri-parameters` of RFC 3261 §25.1).
     pub(crate) fn count_loose(&self) -> Option<usize> {
         let mut iter = self.iter();
         let count = iter.by_ref().count();
@@ -110,7 +109,7 @@ impl<'a> Params<'a> {
     }
 }
 
-/// Most parameters that one value may have.
+/// The most parameters that one value may have.
 pub(crate) const MAX_PARAMS: usize = 64;
 
 /// Iterator over [`Params`].
@@ -143,15 +142,15 @@ impl<'a> Iterator for ParamIter<'a> {
 }
 
 enum One<'a> {
-    /// A parameter, and what follows it.
+    /// A parameter, and the text behind it.
     Param(Param<'a>, &'a [u8]),
     /// Nothing but white space is left.
     End,
-    /// No parameter.
+    /// The text is no parameter.
     Broken,
 }
 
-/// A value may hold further `=`, as encoded data does.
+/// The length of a bare value, which may hold further `=`, as encoded data does.
 fn loose_value_len(text: &[u8]) -> usize {
     let mut len = loose_len(text);
     while text.get(len) == Some(&b'=') {
@@ -161,7 +160,8 @@ fn loose_value_len(text: &[u8]) -> usize {
     len
 }
 
-/// Reads one parameter, `;` included. The functions tell how much of a text is a name or a bare value.
+/// Reads one parameter, `;` included. `name_len` and `bare_len` return how much of a text is a name or a bare
+/// value.
 #[inline(always)]
 fn one<'a>(text: &'a [u8], name_len: impl Fn(&[u8]) -> usize, bare_len: impl Fn(&[u8]) -> usize) -> One<'a> {
     let after = match trim_start(text) {

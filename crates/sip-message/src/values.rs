@@ -11,16 +11,16 @@ use crate::parse::Field;
 pub struct Value<'a> {
     /// The value, white space trimmed.
     pub text: &'a [u8],
-    /// Which field of the message ([`Message::fields`]) holds it.
+    /// The number of the field ([`Message::fields`]) that holds the value.
     pub field: usize,
-    /// First value of its field (empty list elements are no values).
+    /// Whether it is the first value of its field (empty list elements are no values).
     pub first: bool,
-    /// Last value of its field (empty list elements are no values).
+    /// Whether it is the last value of its field (empty list elements are no values).
     pub last: bool,
 }
 
 impl<'a> Value<'a> {
-    /// Its place in [`Message::source`].
+    /// The place of the value in [`Message::source`].
     pub fn span(&self, message: &Message<'a>) -> Range<usize> {
         crate::chars::span_in(message.source(), self.text).unwrap_or_default()
     }
@@ -39,7 +39,7 @@ pub struct ValueIter<'a> {
 }
 
 impl<'a> ValueIter<'a> {
-    /// Values of field number `first` and of those of its name behind it.
+    /// The values of field number `first` and of the later fields of the same name.
     pub(crate) fn new(message: &Message<'a>, first: usize) -> Self {
         Self {
             source: message.source(),
@@ -63,8 +63,8 @@ impl<'a> Iterator for ValueIter<'a> {
             }
             let field = self.fields.get(self.next)?;
             (self.field, self.next) = (self.next, usize::from(field.next));
-            // Empty elements of a list ("a,,b") mean nothing: they are skipped before a value
-            // is looked for, so that `first` and `last` tell of values only.
+            // Empty elements of a list ("a,,b") mean nothing. They are skipped before a value is looked for,
+            // so that `first` and `last` concern values only.
             let value = self.source.get(field.value as usize..field.value_end as usize);
             self.rest = value.and_then(skip_empty);
             self.first = true;
@@ -82,7 +82,7 @@ impl<'a> Iterator for ValueIter<'a> {
     }
 }
 
-/// Without commas and white space at the front; `None` if nothing is left.
+/// The text without commas and white space at the front; `None` if nothing is left.
 fn skip_empty(text: &[u8]) -> Option<&[u8]> {
     let mut text = trim_start(text);
     while let [b',', rest @ ..] = text {

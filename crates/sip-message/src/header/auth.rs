@@ -4,7 +4,7 @@
 use crate::chars::{is_space, is_token_text, quoted_len, trim};
 use crate::params::Param;
 
-/// A scheme with its parameters.
+/// An authentication scheme with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthValue<'a> {
     /// Scheme as written (`Digest`).
@@ -30,14 +30,14 @@ impl<'a> AuthValue<'a> {
     }
 }
 
-/// `name=value, name="value", …`
+/// The parameters `name=value, name="value", …`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthParams<'a> {
     text: &'a [u8],
 }
 
 impl<'a> AuthParams<'a> {
-    /// All parameters in order; ends early at what is none.
+    /// All parameters in order; the first fault ends the iteration.
     pub fn iter(&self) -> AuthParamIter<'a> {
         AuthParamIter {
             rest: self.text,
@@ -50,12 +50,12 @@ impl<'a> AuthParams<'a> {
         self.iter().find(|p| p.name.eq_ignore_ascii_case(name))
     }
 
-    /// Its value without quotes (escapes are left as they are).
+    /// The value of the first parameter of this name, without quotes (escapes are left as they are).
     pub fn unquoted(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.get(name).map(|p| p.unquoted())
     }
 
-    /// Whether all of it is well-formed, and no name stands twice.
+    /// Whether the whole text is well-formed, and no name stands twice.
     pub fn is_valid(&self) -> bool {
         let mut iter = self.iter();
         let mut count = 0;
@@ -105,7 +105,7 @@ impl<'a> AuthParamIter<'a> {
             _ => return None,
         };
         let value = trim(value.get(..len)?);
-        // White space inside a bare value: a comma was forgotten, and readers would differ.
+        // A bare value with white space inside lacks a comma, and readers would differ.
         let whole = value.first() == Some(&b'"') || !value.iter().any(|c| is_space(*c));
         (is_token_text(name) && !value.is_empty() && whole).then_some(Param {
             name,
@@ -134,7 +134,7 @@ impl<'a> Iterator for AuthParamIter<'a> {
 }
 
 impl<'a> AuthParamIter<'a> {
-    /// Skips any run of commas without recursion.
+    /// The first parameter behind a run of commas, which is skipped without recursion.
     fn next_after_comma(&mut self) -> Option<Param<'a>> {
         let mut text = trim(self.rest);
         while let [b',', rest @ ..] = text {

@@ -18,8 +18,8 @@ pub struct Contact<'a> {
 }
 
 impl<'a> Contact<'a> {
-    /// Reads one value. A malformed `expires` counts as not given where it is no number
-    /// (RFC 3261 §10.2.1.1: "malformed values SHOULD be treated as equivalent to 3600").
+    /// Reads one value. An `expires` that is no number counts as 3600 (RFC 3261 §10.2.1.1: "malformed values
+    /// SHOULD be treated as equivalent to 3600").
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         let addr = NameAddr::parse(text)?;
         let q_milli = match addr.params.value(b"q") {

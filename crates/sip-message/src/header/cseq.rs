@@ -8,7 +8,7 @@ use crate::name::HeaderName;
 /// Sequence number and method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CSeq<'a> {
-    /// Less than 2^31 (RFC 3261 §8.1.1.5).
+    /// The number, less than 2^31 (RFC 3261 §8.1.1.5).
     pub number: u32,
     /// Method.
     pub method: Method<'a>,
@@ -18,7 +18,7 @@ impl<'a> CSeq<'a> {
     /// Reads all of `text`.
     ///
     /// # Errors
-    /// Not a number below 2^31 and a method.
+    /// The text is not a number below 2^31 and a method.
     pub fn parse(text: &'a [u8]) -> Result<Self, HeaderError> {
         let bad = HeaderError::Malformed(HeaderName::CSeq);
         let mut rest = text;

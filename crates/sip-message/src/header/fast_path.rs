@@ -1,8 +1,8 @@
-//! Via, From and To as nearly all senders write them, read in one go.
+//! The fast path for Via, From and To as nearly all senders write them, read in one go.
 //!
-//! Each function takes the message from where a value begins, and the value's length: a scan that
-//! may look beyond the value goes by the block to its end. `None` says that the value is written
-//! otherwise or is malformed: the general parser, which it must not contradict, decides.
+//! Each function takes the message from the start of a value on, and the value's length. A scan that may look
+//! beyond the value goes by the block to its end. `None`: the value is written otherwise, or is malformed.
+//! Then the general parser decides, which the fast path must not contradict.
 
 use super::via::Known;
 use super::{NameAddr, Via};
@@ -17,8 +17,8 @@ fn has<const N: usize>(text: &[u8], at: usize, word: &[u8; N]) -> bool {
     text.get(at..).and_then(<[u8]>::first_chunk) == Some(word)
 }
 
-/// `SIP/2.0/UDP host:port;branch=…;rport`, or another transport of three letters, with parameters
-/// that have no white space and no quotes.
+/// Reads `SIP/2.0/UDP host:port;branch=…;rport`, or another transport of three letters. The parameters have
+/// no white space and no quotes.
 pub(crate) fn via(text: &[u8], len: usize) -> Option<Via<'_>> {
     let value = text.get(..len)?;
     let transport = value.get(8..11)?;
@@ -52,7 +52,7 @@ pub(crate) fn via(text: &[u8], len: usize) -> Option<Via<'_>> {
     })
 }
 
-/// Reads the parameter at `at`; where it ends.
+/// Reads the parameter at `at`. Returns where it ends.
 #[inline(always)]
 fn param<'a>(text: &'a [u8], at: usize, known: &mut Known<'a>, other: &mut bool) -> Option<usize> {
     let bare = |from: usize| {
@@ -83,7 +83,7 @@ fn param<'a>(text: &'a [u8], at: usize, known: &mut Known<'a>, other: &mut bool)
         known.received = Some(value);
         return Some(at + 10 + value.len());
     }
-    // One that is none of these cannot stand there twice.
+    // One parameter that is none of these cannot stand there twice.
     if text.get(at) != Some(&b';') || *other {
         return None;
     }
@@ -103,7 +103,7 @@ fn param<'a>(text: &'a [u8], at: usize, known: &mut Known<'a>, other: &mut bool)
     }
 }
 
-/// A port at the front of `text`, and how many digits it has.
+/// A port at the front of `text`, and the number of its digits.
 #[inline(always)]
 fn port_number(text: &[u8]) -> Option<(u16, usize)> {
     let mut value = 0u32;
@@ -116,7 +116,7 @@ fn port_number(text: &[u8]) -> Option<(u16, usize)> {
     None
 }
 
-/// `"Display" <uri>;tag=…` or less of it.
+/// Reads `"Display" <uri>;tag=…` or less of it.
 pub(super) fn name_addr(text: &[u8], len: usize) -> Option<NameAddr<'_>> {
     let value = text.get(..len)?;
     let mut at = 0;

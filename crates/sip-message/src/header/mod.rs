@@ -22,14 +22,14 @@ use crate::name::HeaderName;
 /// A header that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
-    /// Not there.
+    /// The header is missing.
     Missing(HeaderName),
-    /// Cannot be read.
+    /// The header cannot be read.
     Malformed(HeaderName),
 }
 
 impl HeaderError {
-    /// Which header.
+    /// The name of the header.
     pub const fn name(self) -> HeaderName {
         match self {
             Self::Missing(name) | Self::Malformed(name) => name,
@@ -46,7 +46,7 @@ impl fmt::Display for HeaderError {
     }
 }
 
-/// The headers that every message has (RFC 3261 §8.1.1), read.
+/// The headers that every message has (RFC 3261 §8.1.1), as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mandatory<'a> {
     /// The topmost Via.
@@ -91,8 +91,8 @@ pub(crate) fn mandatory<'a>(message: &Message<'a>) -> Result<Mandatory<'a>, Head
     })
 }
 
-/// A tag must be a token where there is one; an unquoted, unparsable tail would be copied into
-/// answers (RFC 3261 §19.3).
+/// The tag of an address, which must be a token if there is one. Else an unquoted, unparsable tail would be
+/// copied into responses (RFC 3261 §19.3).
 fn tag<'a>(addr: &NameAddr<'a>, name: HeaderName) -> Result<Option<&'a [u8]>, HeaderError> {
     match addr.tag() {
         Some(tag) if !crate::chars::is_token_text(tag) => Err(HeaderError::Malformed(name)),

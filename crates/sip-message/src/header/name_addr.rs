@@ -7,7 +7,7 @@ use crate::uri::{SipUri, Uri, UriError};
 /// A display name, a URI and parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameAddr<'a> {
-    /// As written, quotes included; empty: none.
+    /// The display name as written, quotes included; empty: none.
     pub display: &'a [u8],
     /// The URI as written, without angle brackets.
     pub uri: &'a [u8],
@@ -20,20 +20,20 @@ pub struct NameAddr<'a> {
 }
 
 impl<'a> NameAddr<'a> {
-    /// Reads the value that is the first `len` bytes of `text`, part of a message.
+    /// Reads the value that is the first `len` bytes of `text`, a part of a message.
     pub(crate) fn parse_in(text: &'a [u8], len: usize) -> Option<Self> {
         super::fast_path::name_addr(text, len).or_else(|| Self::parse_any(text.get(..len)?))
     }
 
-    /// Reads all of `text`. Of the URI only the characters are examined.
+    /// Reads all of `text`. Of the URI only the characters are checked.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         Self::parse_in(text, text.len())
     }
 
     /// Reads all of `text`, however it is written.
     pub(super) fn parse_any(text: &'a [u8]) -> Option<Self> {
-        // A display name: a quoted string, or words. Senders put more than tokens there, so only
-        // what would be read differently by others is refused.
+        // A display name is a quoted string, or words. Senders put more than tokens there, so only characters
+        // that others would read differently are refused.
         let (display, rest) = match text.first()? {
             b'"' => {
                 let (display, rest) = text.split_at_checked(quoted_len(text)?)?;
@@ -58,8 +58,8 @@ impl<'a> NameAddr<'a> {
         })
     }
 
-    /// RFC 3261 §20.10: without brackets, parameters belong to the header, and the URI may hold
-    /// no comma, question mark or semicolon.
+    /// Reads an address without brackets (RFC 3261 §20.10). Its parameters belong to the header, and its URI
+    /// may hold no comma, question mark or semicolon.
     fn without_brackets(uri: &'a [u8], params: &'a [u8]) -> Option<Self> {
         let uri = trim(uri);
         let mut tag = None;
@@ -81,7 +81,7 @@ impl<'a> NameAddr<'a> {
         self.tag
     }
 
-    /// The URI, read.
+    /// The URI, parsed.
     ///
     /// # Errors
     /// As [`Uri::parse`].
@@ -98,7 +98,7 @@ impl<'a> NameAddr<'a> {
     }
 }
 
-/// Whether `text` is parameters; finds the tag among them.
+/// Whether `text` consists of parameters. Finds the tag among them.
 fn check_params<'a>(text: &'a [u8], tag: &mut Option<&'a [u8]>) -> bool {
     Params::new(text).check(|param| {
         if param.name.len() == 3 && param.name.eq_ignore_ascii_case(b"tag") {
@@ -107,7 +107,7 @@ fn check_params<'a>(text: &'a [u8], tag: &mut Option<&'a [u8]>) -> bool {
     })
 }
 
-/// Up to what may not stand in a URI.
+/// The length of the text up to a character that may not stand in a URI.
 fn uri_text_len(text: &[u8]) -> usize {
     let mut len = uri_len(text);
     while text.get(len) == Some(&b'%') {

@@ -10,7 +10,7 @@ use crate::params::{Param, Params};
 /// One Via value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Via<'a> {
-    /// All of it, as written.
+    /// The whole value, as written.
     pub text: &'a [u8],
     /// `UDP`, `TCP`, … as written.
     pub transport: &'a [u8],
@@ -22,7 +22,7 @@ pub struct Via<'a> {
     pub port: Option<u16>,
     /// Parameters.
     pub params: Params<'a>,
-    /// What is asked for often, found when the parameters were checked.
+    /// Parameters that are read often, found when all were checked.
     pub(super) known: Known<'a>,
 }
 
@@ -90,8 +90,8 @@ impl<'a> Via<'a> {
             .is_some_and(|b| b.len() > 7 && b.get(..7).is_some_and(|c| c.eq_ignore_ascii_case(b"z9hG4bK")))
     }
 
-    /// Whether its version is 2.0. Another can be read all the same, for the 505 that says so
-    /// goes where it leads (RFC 4475 §3.1.2.16).
+    /// Whether the version is 2.0. A Via of another version is read all the same: the 505 that reports the
+    /// version goes where the Via leads (RFC 4475 §3.1.2.16).
     pub const fn is_version_2(&self) -> bool {
         !self.known.other_version
     }
@@ -105,7 +105,7 @@ impl<'a> Via<'a> {
         }
     }
 
-    /// Whether `received` is there, whatever it says.
+    /// Whether `received` is there, whatever its value.
     pub const fn has_received(&self) -> bool {
         self.known.received.is_some()
     }
@@ -121,8 +121,8 @@ impl<'a> Via<'a> {
     }
 }
 
-/// What follows `SIP/2.0/`, with white space where SLASH allows it, and whether the version is
-/// another one.
+/// The part behind `SIP/2.0/`, with white space where SLASH allows it, and whether the version is another
+/// one.
 fn after_protocol(text: &[u8]) -> Option<(&[u8], bool)> {
     if let Some(rest) = text.strip_prefix(b"SIP/2.0/") {
         return Some((trim_start(rest), false));

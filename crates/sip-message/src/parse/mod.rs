@@ -1,5 +1,5 @@
-//! Bytes to an indexed message: one pass finds the start line and the spans of all headers.
-//! Values are read when they are asked for.
+//! From bytes to an indexed message: one pass finds the start line and the spans of all headers. Values are
+//! read on demand.
 
 mod start_line;
 
@@ -12,20 +12,20 @@ use crate::message::Message;
 use crate::name::HeaderName;
 use crate::number;
 
-/// Where one header field lies in the message. Offsets are from the first byte given to the parser.
+/// The place of one header field in the message. Offsets are from the first byte given to the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Known name, or [`HeaderName::Other`].
+    /// The known name, or [`HeaderName::Other`].
     pub name: HeaderName,
     /// First byte of the name.
     pub start: u32,
-    /// Past the name.
+    /// The end of the name.
     pub name_end: u32,
     /// First byte of the value, white space skipped.
     pub value: u32,
-    /// Past the value, white space trimmed. Folding is left inside.
+    /// The end of the value, white space trimmed. Folding is left inside.
     pub value_end: u32,
-    /// Past the line end.
+    /// The end of the line.
     pub end: u32,
     /// Number of the next field of the same known name, if there is one.
     pub(crate) next: u16,
@@ -33,14 +33,14 @@ pub struct Field {
 
 const NONE: u16 = u16::MAX;
 
-/// Memory for one message's index, reused from message to message: parsing allocates nothing
-/// once it has grown to the traffic's size.
+/// Memory for one message's index, used again for the next message: once the memory has grown to the
+/// traffic's size, parsing allocates nothing.
 #[derive(Debug)]
 pub struct HeaderIndex {
     pub(crate) fields: Vec<Field>,
-    /// First and last field of each known name, and of those with other names together.
+    /// The first and last field of each known name, and of all other names together.
     pub(crate) ends: [(u16, u16); HeaderName::COUNT],
-    /// A value goes on in another line.
+    /// Whether a value continues on another line.
     pub(crate) folded: bool,
 }
 
@@ -55,7 +55,7 @@ impl Default for HeaderIndex {
 }
 
 impl HeaderIndex {
-    /// Empty memory.
+    /// An index without fields.
     pub fn new() -> Self {
         Self::default()
     }
@@ -74,15 +74,15 @@ impl HeaderIndex {
     }
 }
 
-/// A fault of a message that is SIP all the same. It can be reported to the sender (400 and its like) if the
-/// headers that a response needs are there.
+/// A fault of a message that is SIP all the same. If the headers that a response needs are there, the sender
+/// can be informed (400 and its like).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// The request line: spaces where none may be, or no URI.
     RequestLine,
-    /// Not SIP/2.0 (505).
+    /// The version is not SIP/2.0 (505).
     Version,
-    /// Other white space in the status line than one space after the version and after the code.
+    /// White space in the status line is not one space after the version and one after the code.
     StatusLine,
     /// A control character in the reason phrase of a response.
     ReasonPhrase,
@@ -90,7 +90,7 @@ pub enum Defect {
     HeaderLine,
     /// A line end that is not CRLF.
     LineEnd,
-    /// The same at or before an empty line: readers differ on whether the headers end there.
+    /// Such a line end at or before an empty line: readers differ on whether the headers end there.
     HeadEnd,
     /// A control character in a header field that no backslash quotes: some readers end the value there.
     Control,
@@ -107,7 +107,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// The first, but for one that could be mended where the other could not.
+    /// The graver of two defects: the first, unless only the first could be mended.
     #[inline]
     pub(crate) fn graver(first: Option<Self>, second: Option<Self>) -> Option<Self> {
         let is_harmless = |defect: Option<Self>| defect.is_none_or(Self::is_harmless);
@@ -117,7 +117,7 @@ impl Defect {
         }
     }
 
-    /// For the reason phrase of the refusal.
+    /// The reason phrase of the refusal.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::RequestLine => "Malformed Request-Line",
@@ -136,23 +136,22 @@ impl Defect {
     }
 }
 
-/// The bytes are not a SIP message.
+/// The error for bytes that are not a SIP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// No line that could be a SIP request or status line.
+    /// No line can be a SIP request line or status line.
     NotSip,
-    /// A status line that is broken: there is no request to respond to.
+    /// The status line is broken: there is no request to respond to.
     StatusLine,
-    /// Longer than 4 GiB.
+    /// The bytes are longer than 4 GiB.
     TooLong,
 }
 
-/// Indexes one message. On a stream, `bytes` is what framing found to be one message; of a
-/// datagram, what follows the body by Content-Length is not part of the message.
+/// Indexes one message. From a stream, `bytes` is one message as framing found it. In a datagram, bytes
+/// behind the body by Content-Length are not part of the message.
 ///
 /// # Errors
-/// [`ParseError`] where nothing can be said of the bytes; lesser faults are in
-/// [`Message::defect`].
+/// [`ParseError`] if nothing can be read of the bytes; lesser faults are in [`Message::defect`].
 pub fn parse<'a>(
     bytes: &'a [u8],
     index: &'a mut HeaderIndex,
@@ -190,7 +189,7 @@ pub fn parse<'a>(
     Ok(message)
 }
 
-/// Past a CRLF at `at`; a bare CR or LF counts as a line end here so that the rest of a broken
+/// The position after a CRLF at `at`. A bare CR or LF counts as a line end here, so that the rest of a broken
 /// message can still be read for the refusal.
 fn line_end(bytes: &[u8], at: usize) -> Option<usize> {
     match (bytes.get(at)?, bytes.get(at + 1)) {
@@ -207,8 +206,8 @@ fn fields_content_length(message: &Message<'_>) -> Option<Result<usize, Defect>>
         .map(|text| number::content_length(text).ok_or(Defect::ContentLength))
 }
 
-/// One field as nearly all are written: a known name in its usual spelling, a colon, one space, a
-/// value without control characters, CRLF. `None`: it is something else.
+/// One field as nearly all are written: a known name in its usual spelling, a colon, one space, a value
+/// without control characters, CRLF. `None`: the field is written otherwise.
 #[inline(always)]
 fn usual_field(bytes: &[u8], start: usize) -> Option<Field> {
     let rest = bytes.get(start..)?;
@@ -219,7 +218,7 @@ fn usual_field(bytes: &[u8], start: usize) -> Option<Field> {
     let [b' ', first, ..] = rest.get(len + 1..stop)? else {
         return None;
     };
-    // A whole line end, and no folding after it.
+    // The line end is whole, and no folding follows.
     let [last, b'\r', b'\n', next] = rest.get(stop - 1..stop + 3)? else {
         return None;
     };
@@ -238,8 +237,8 @@ fn usual_field(bytes: &[u8], start: usize) -> Option<Field> {
     })
 }
 
-/// Whether a control character stands in a value where none may (RFC 3261 §25.1: TEXT-UTF8 has none,
-/// a quoted-pair may be any but CR and LF). Tabs, and the line ends of folding, are white space.
+/// Whether a value has a control character where none may be (RFC 3261 §25.1: TEXT-UTF8 has none, a
+/// quoted-pair may be any but CR and LF). Tabs, and the line ends of folding, are white space.
 fn has_bare_control(text: &[u8]) -> bool {
     let mut bytes = text.iter();
     while let Some(&c) = bytes.next() {
@@ -260,7 +259,7 @@ struct FieldParser<'a> {
 }
 
 impl FieldParser<'_> {
-    /// Indexes all fields; returns where the body begins.
+    /// Indexes all fields. Returns the start of the body.
     fn run(&mut self, index: &mut HeaderIndex, max_headers: usize) -> usize {
         let most = max_headers.min(usize::from(NONE));
         loop {
@@ -280,7 +279,7 @@ impl FieldParser<'_> {
                     return self.at + 2;
                 }
                 Some(b'\r' | b'\n') => {
-                    // This is how headers are smuggled.
+                    // Headers are smuggled by such line ends.
                     self.note(Defect::HeadEnd);
                     return self.at + 1;
                 }
@@ -294,7 +293,7 @@ impl FieldParser<'_> {
         }
     }
 
-    /// Indexes fields as long as they are usual ones.
+    /// Indexes fields as long as they are written in the usual way.
     fn usual_fields(&mut self, index: &mut HeaderIndex, most: usize) {
         let (bytes, mut at) = (self.bytes, self.at);
         while index.fields.len() < most
@@ -329,7 +328,7 @@ impl FieldParser<'_> {
         self.defect = Defect::graver(self.defect, Some(defect));
     }
 
-    /// One field, whatever it is.
+    /// Indexes one field, however it is written.
     #[inline(never)]
     fn field(&mut self, index: &mut HeaderIndex) {
         let start = self.at;
@@ -363,7 +362,7 @@ impl FieldParser<'_> {
         );
     }
 
-    /// The name of the field at `start`, its length, and where the colon is, from `start`.
+    /// The name of the field at `start`, its length, and the position of the colon, from `start`.
     fn name(&self, start: usize) -> Option<(HeaderName, usize, usize)> {
         let rest = self.bytes.get(start..)?;
         let len = token_len(rest);
@@ -380,8 +379,7 @@ impl FieldParser<'_> {
         })
     }
 
-    /// Where the value that begins at `from` stops, folded lines included, and where the next
-    /// field begins.
+    /// The end of the value that begins at `from`, folded lines included, and the start of the next field.
     fn value_stop(&mut self, from: usize) -> (usize, usize) {
         let mut at = from;
         loop {

@@ -16,19 +16,19 @@ pub enum StartLine<'a> {
     },
     /// A response.
     Response {
-        /// 100 to 699.
+        /// The status code, 100 to 699.
         status: u16,
         /// Reason phrase as written.
         reason: &'a [u8],
     },
 }
 
-/// The line is not one of SIP.
+/// The fault of a line that is no start line of SIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartLineError {
-    /// Not SIP at all.
+    /// The line is not SIP at all.
     NotSip,
-    /// A status line with a broken status code.
+    /// The line is a status line with a broken status code.
     Status,
 }
 
@@ -67,7 +67,7 @@ fn status_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLine
     Ok((StartLine::Response { status, reason }, defect))
 }
 
-/// The three digits and the reason phrase of what follows the version with other white space than one space each.
+/// The three digits and the reason phrase, if other white space than one space each stands before them.
 fn spaced(rest: &[u8]) -> Option<([u8; 3], &[u8])> {
     let text = trim_start(rest);
     let (digits, tail) = text.split_first_chunk::<3>()?;
@@ -85,7 +85,7 @@ fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLin
         return Err(StartLineError::NotSip);
     }
     let after = line.get(method_len + 1..).unwrap_or_default();
-    // The usual line: URI, one space, version.
+    // The usual line is URI, one space, version.
     if let Some((uri, tail)) = after.split_at_checked(after.len().saturating_sub(VERSION.len() + 1))
         && let [b' ', version @ ..] = tail
         && (version == VERSION || version.eq_ignore_ascii_case(VERSION))
@@ -96,7 +96,7 @@ fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLin
             broken.then_some(Defect::RequestLine),
         ));
     }
-    // Something else that means to be SIP: trailing space, other versions.
+    // The line may be SIP with a flaw: trailing space, or another version.
     let at = rfind_version(after).ok_or(StartLineError::NotSip)?;
     let uri = crate::chars::trim(after.get(..at).unwrap_or_default());
     let version = after.get(at..).unwrap_or_default();
@@ -108,15 +108,15 @@ fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLin
     Ok((StartLine::Request { method, uri }, Some(defect)))
 }
 
-/// `SIP/` digits `.` digits, and not 2.0: a sender of another version (RFC 3261 §21.5.6), not a
-/// broken line.
+/// Whether a text is `SIP/` digits `.` digits, and not 2.0: a sender of another version (RFC 3261 §21.5.6),
+/// not a broken line.
 fn is_other_version(version: &[u8]) -> bool {
     let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let (major, minor) = crate::chars::split_once(version.get(4..).unwrap_or_default(), b'.');
     digits(major) && minor.is_some_and(digits) && !version.eq_ignore_ascii_case(VERSION)
 }
 
-/// Where the last `SIP/` after a space begins.
+/// The position of the last `SIP/` after a space.
 fn rfind_version(text: &[u8]) -> Option<usize> {
     let mut at = text.len();
     while let Some(space) = text.get(..at).and_then(|t| memchr::memrchr(b' ', t)) {

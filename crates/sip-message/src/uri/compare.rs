@@ -4,8 +4,8 @@ use super::{SipUri, TelUri, Uri};
 use crate::chars::hex_value;
 use crate::params::{Param, Params};
 
-/// Parameters that make a difference even where only one side has them. `transport` is among
-/// them because without it the URI may resolve to any transport (the RFC's own example).
+/// Parameters that make a difference even if only one side has them. `transport` is among them because
+/// without it the URI may resolve to any transport (the RFC's own example).
 const SIGNIFICANT: [&[u8]; 5] = [b"user", b"ttl", b"method", b"maddr", b"transport"];
 
 impl PartialEq for Uri<'_> {
@@ -22,10 +22,10 @@ impl PartialEq for Uri<'_> {
 }
 
 impl PartialEq for SipUri<'_> {
-    /// Reflexive and symmetric, but by the RFC's own rules no equivalence: a parameter that it
-    /// does not name counts only where both sides have it, so `a;x=1` equals `a`, `a` equals
-    /// `a;x=2`, and yet `a;x=1` does not equal `a;x=2`. Among URIs without such parameters it is
-    /// transitive. Of a parameter that stands twice the first counts.
+    /// The comparison is reflexive and symmetric, but by the RFC's own rules no equivalence. A parameter that
+    /// the RFC does not name counts only if both sides have it. So `a;x=1` equals `a`, `a` equals `a;x=2`,
+    /// and yet `a;x=1` does not equal `a;x=2`. Among URIs without such parameters the comparison is
+    /// transitive. If a parameter stands twice, the first counts.
     fn eq(&self, other: &Self) -> bool {
         self.secure == other.secure
             && same_text(self.user, other.user, false)
@@ -54,8 +54,8 @@ impl PartialEq for TelUri<'_> {
     }
 }
 
-/// Characters one by one, escapes undone. An escaped reserved character is not the same as the
-/// bare one (RFC 3261 §19.1.4 with RFC 2396 §2.2): the flag keeps them apart.
+/// The characters one by one, unescaped. An escaped reserved character is not the same as the bare one (RFC
+/// 3261 §19.1.4 with RFC 2396 §2.2): the flag keeps them apart.
 fn unescaped(text: &[u8]) -> impl Iterator<Item = (u8, bool)> + '_ {
     let mut at = 0;
     core::iter::from_fn(move || {
@@ -100,13 +100,13 @@ fn same_params(a: Params<'_>, b: Params<'_>) -> bool {
     params_within(a, b, false) && params_within(b, a, false)
 }
 
-/// The first parameter of this name, escapes and case apart.
+/// The first parameter of this name, compared without regard to escapes and case.
 pub(super) fn find_param<'a>(params: Params<'a>, name: &[u8]) -> Option<Param<'a>> {
     params.iter().find(|p| same_text(Some(p.name), Some(name), true))
 }
 
-/// Each parameter of `a` that is in `b` too has the same value there, and each that must be in
-/// both is (`all`: every one).
+/// Whether each parameter of `a` that is in `b`, too, has the same value there, and each that must be in both
+/// is (`all`: every one).
 fn params_within(a: Params<'_>, b: Params<'_>, all: bool) -> bool {
     a.iter().all(|p| match find_param(b, p.name) {
         Some(q) => {
@@ -117,7 +117,7 @@ fn params_within(a: Params<'_>, b: Params<'_>, all: bool) -> bool {
     })
 }
 
-/// Headers are never ignored: both sides have the same ones, in any order.
+/// Whether both sides have the same headers, in any order. Headers are never ignored.
 fn same_headers(a: &[u8], b: &[u8]) -> bool {
     fn parts(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         text.split(|c| *c == b'&').filter(|p| !p.is_empty())

@@ -1,5 +1,5 @@
-//! SIP URIs as nearly all are: short, without escapes, passwords, headers and IPv6 addresses. All
-//! separators are found at once, as sets of places.
+//! The fast path for SIP URIs as nearly all are: short, without escapes, passwords, headers and IPv6
+//! addresses. All separators are found at once, as sets of places.
 
 use super::SipUri;
 use crate::block::{self, Block};
@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::number;
 use crate::params::Params;
 
-/// Longest text, `sip:` apart: one bit of a word is left for the place behind it.
+/// The longest text, without `sip:`: one bit of a word is left for the place behind it.
 const MOST: usize = 63;
 
 /// Places in a text, the first lowest.
@@ -17,7 +17,7 @@ struct Separators {
     colon: u64,
     semicolon: u64,
     equals: u64,
-    /// What the general parser has to look at, or refuses.
+    /// Characters that the general parser has to look at, or refuses.
     odd: u64,
 }
 
@@ -49,7 +49,7 @@ impl Separators {
     }
 }
 
-/// Reads `rest`, what follows `sip:` in `text`. `None`: the general parser decides, which this
+/// Reads `rest`, the part of `text` behind `sip:`. `None`: the general parser decides, which this function
 /// must not contradict.
 pub(super) fn sip<'a>(text: &'a [u8], rest: &'a [u8]) -> Option<SipUri<'a>> {
     let len = rest.len();
@@ -75,7 +75,7 @@ pub(super) fn sip<'a>(text: &'a [u8], rest: &'a [u8]) -> Option<SipUri<'a>> {
     };
     let semicolons = found.semicolon & !before(host_at);
     let host_end = len.min(semicolons.trailing_zeros() as usize);
-    // Each parameter has a name: no separator and no end right behind a semicolon.
+    // Each parameter has a name: no separator and no end stands right behind a semicolon.
     if (semicolons << 1) & (semicolons | found.equals | 1 << len) != 0 {
         return None;
     }

@@ -21,7 +21,7 @@ pub enum Uri<'a> {
     Other {
         /// Scheme as written, without the colon.
         scheme: &'a [u8],
-        /// What follows the colon.
+        /// The part behind the colon.
         rest: &'a [u8],
     },
 }
@@ -29,9 +29,9 @@ pub enum Uri<'a> {
 /// A SIP or SIPS URI.
 #[derive(Clone, Copy, Debug)]
 pub struct SipUri<'a> {
-    /// All of it, as written.
+    /// The whole URI, as written.
     pub text: &'a [u8],
-    /// `sips:`.
+    /// Whether the scheme is `sips:`.
     pub secure: bool,
     /// User part as written (escapes kept), without the password.
     pub user: Option<&'a [u8]>,
@@ -52,7 +52,7 @@ pub struct SipUri<'a> {
 /// A telephone URI.
 #[derive(Clone, Copy, Debug)]
 pub struct TelUri<'a> {
-    /// All of it, as written.
+    /// The whole URI, as written.
     pub text: &'a [u8],
     /// The number as written, visual separators included.
     pub number: &'a [u8],
@@ -60,7 +60,7 @@ pub struct TelUri<'a> {
     pub params: Params<'a>,
 }
 
-/// Why a URI cannot be understood.
+/// The fault of a URI that cannot be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UriError {
     /// No scheme.
@@ -100,7 +100,7 @@ impl<'a> Uri<'a> {
     /// Reads all of `text`.
     ///
     /// # Errors
-    /// Says which part is wrong.
+    /// The part that is wrong.
     pub fn parse(text: &'a [u8]) -> Result<Self, UriError> {
         // The usual scheme first.
         if let [b's' | b'S', b'i' | b'I', b'p' | b'P', b':', rest @ ..] = text {
@@ -131,7 +131,7 @@ impl<'a> Uri<'a> {
         }
     }
 
-    /// The SIP or SIPS URI, if it is one.
+    /// The URI, if it is SIP or SIPS.
     pub const fn sip(&self) -> Option<&SipUri<'a>> {
         match self {
             Self::Sip(uri) => Some(uri),
@@ -140,7 +140,7 @@ impl<'a> Uri<'a> {
     }
 }
 
-/// Nothing that would end or reopen the URI where it stands, and only whole escapes.
+/// Checks that no character would end or reopen the URI where it stands, and that all escapes are whole.
 fn check_characters(text: &[u8]) -> Result<(), UriError> {
     let mut rest = text;
     loop {
@@ -155,9 +155,9 @@ fn check_characters(text: &[u8]) -> Result<(), UriError> {
 
 impl<'a> SipUri<'a> {
     fn parse_rest(text: &'a [u8], rest: &'a [u8], secure: bool) -> Result<Self, UriError> {
-        // '@' may not stand unescaped in userinfo nor in a host, but may in headers and, by sloppy
-        // senders, in parameters: the first one before any '?' … the userinfo may hold ';' and '?'
-        // itself (RFC 4475 §3.1.1.9), so the first '@' ends it.
+        // '@' may not stand unescaped in userinfo nor in a host, but may in headers and, by sloppy senders,
+        // in parameters. The userinfo itself may hold ';' and '?' (RFC 4475 §3.1.1.9). So the first '@' ends
+        // the userinfo.
         let (user, password, after) = match split_once(rest, b'@') {
             (userinfo, Some(after)) if !userinfo_is_host(userinfo) => {
                 let (user, password) = split_once(userinfo, b':');
@@ -191,8 +191,8 @@ impl<'a> SipUri<'a> {
         })
     }
 
-    /// The first parameter of this name, in any case, even if the name was written with escapes
-    /// (RFC 4475 §3.1.1.3). The value is as written.
+    /// The first parameter of this name, in any case, even if the name was written with escapes (RFC 4475
+    /// §3.1.1.3). The value is as written.
     pub fn param(&self, name: &[u8]) -> Option<Param<'a>> {
         self.params.get(name).or_else(|| {
             find(self.params.as_bytes(), b'%')?;
@@ -205,21 +205,20 @@ impl<'a> SipUri<'a> {
         self.param(b"transport").and_then(|p| p.value)
     }
 
-    /// Whether it has the `lr` parameter (RFC 3261 §19.1.1).
+    /// Whether the URI has the `lr` parameter (RFC 3261 §19.1.1).
     pub fn is_loose_route(&self) -> bool {
         self.param(b"lr").is_some()
     }
 }
 
-/// An '@' that follows '?' or that follows a complete host with parameters belongs to headers or
-/// parameters only if what stands before it cannot be userinfo; userinfo may hold almost anything,
-/// so only a bracketed host in front decides.
+/// Whether the text before an '@' is a host, so that the '@' belongs to headers or parameters. Userinfo may
+/// hold almost anything, so only a bracketed host in front decides.
 fn userinfo_is_host(userinfo: &[u8]) -> bool {
     userinfo.first() == Some(&b'[')
 }
 
-/// URI parameters must be well-formed as far as separators go; `;;` and empty names are not. There
-/// is a bound to them because comparing two URIs takes the product of their numbers.
+/// Whether URI parameters are well-formed as far as separators go; `;;` and empty names are not. Their number
+/// is bounded because comparing two URIs takes the product of their numbers.
 fn uri_params_ok(params: Params<'_>) -> bool {
     params.count_loose().is_some_and(|count| count <= MAX_PARAMS)
 }
@@ -263,8 +262,8 @@ impl<'a> TelUri<'a> {
     }
 }
 
-/// Whether two texts are the same URI: byte for byte, or by the rules of comparison (RFC 3261 §19.1.4). Texts that are
-/// no URIs are the same byte for byte only.
+/// Whether two texts are the same URI: byte for byte, or by the rules of comparison (RFC 3261 §19.1.4). If
+/// the texts are no URIs, they are the same only byte for byte.
 pub fn is_same(a: &[u8], b: &[u8]) -> bool {
     a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
 }

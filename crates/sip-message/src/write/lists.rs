@@ -13,9 +13,9 @@ impl Edits {
         self.keep_values(message, name, count..usize::MAX);
     }
 
-    /// Removes all values of a header but those with numbers, from the top, in `keep`.
+    /// Removes all values of a header but those whose numbers, from the top, are in `keep`.
     pub fn keep_values(&mut self, message: &Message<'_>, name: HeaderName, keep: Range<usize>) {
-        // Nearly always: the topmost goes, and has a line of its own.
+        // Nearly always the topmost value goes, and has a line of its own.
         if keep == (1..usize::MAX)
             && let Some(field) = message.fields_named(name).next()
             && field.value != field.value_end
@@ -28,7 +28,7 @@ impl Edits {
         for field in message.fields_named(name).filter(is_empty) {
             self.delete(field.start as usize..field.end as usize);
         }
-        // Of the line at hand: where its values begin, and what of it stays.
+        // The start of the values of the line at hand, and the part of the line that stays.
         let mut from = 0;
         let mut kept: Option<Range<usize>> = None;
         for (number, value) in message.values(name).enumerate() {

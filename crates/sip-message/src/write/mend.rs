@@ -1,9 +1,9 @@
-//! A flawed response written anew from what was read of it.
+//! Mending: a flawed response is written anew from the parts that could be read.
 //!
 //! A response that is dropped leaves a call in the dark: its caller waits for half a minute, and a callee
-//! that has answered believes that the call is up. So flaws that leave no doubt about what is said are
-//! mended, and the message that goes on has none: no reader behind us finds in it what was not found here.
-//! Requests are not mended: their sender is there to be answered.
+//! that has accepted believes that the call is up. So flaws that leave no doubt about the content are mended,
+//! and the mended message has none: no reader behind us finds in it what was not found here. Requests are not
+//! mended: their sender is there to get a response.
 
 use alloc::vec::Vec;
 
@@ -16,14 +16,15 @@ use crate::params::Params;
 use crate::parse::{Defect, StartLine};
 
 impl Message<'_> {
-    /// Appends the response without the flaws that can be mended; `false`: it is a request, or has a defect
-    /// that cannot be, and nothing is appended. The result is to be read again: a header may be missing from it
-    /// or still be malformed.
+    /// Appends the response without the flaws that can be mended. If the message is a request, or has a
+    /// defect that cannot be mended, `false` is returned and nothing is appended. The result is to be parsed
+    /// again: a header may be missing from it or still be malformed.
     ///
-    /// Lines end with CRLF, and values stand on one line. A line without a name or a colon goes, as does the
-    /// second of two equal lines of a header that may stand once. So do control characters of the reason
-    /// phrase (U+0080 to U+009F included), and white space before it and before the status code but for one space each. Of several tags in To the first is kept; one without a value goes. Content-Length is written
-    /// where there is none.
+    /// Lines end with CRLF, and values stand on one line. A line without a name or a colon is removed, and so
+    /// is the second of two equal lines of a header that may stand once. So are control characters of the
+    /// reason phrase (U+0080 to U+009F included). White space before the reason phrase and before the status
+    /// code becomes one space each. Of several tags in To the first is kept; a tag without a value is
+    /// removed. A missing Content-Length is written.
     pub fn mend(&self, out: &mut Vec<u8>) -> bool {
         let StartLine::Response { status, reason } = self.start() else {
             return false;
@@ -52,7 +53,8 @@ impl Message<'_> {
             }
             out.extend_from_slice(b"\r\n");
         }
-        // Where the line was not there, or none, the body ends with the datagram: on a stream it must say so.
+        // If Content-Length was missing, the body ended with the datagram: on a stream the length must be
+        // written.
         if !self.has(HeaderName::ContentLength) {
             write_content_length(out, self.body().len());
         }
@@ -63,7 +65,7 @@ impl Message<'_> {
 }
 
 impl Defect {
-    /// Whether a response with it can be mended ([`Message::mend`]).
+    /// Whether a response with this defect can be mended ([`Message::mend`]).
     pub(crate) const fn is_harmless(self) -> bool {
         matches!(
             self,
@@ -72,8 +74,8 @@ impl Defect {
     }
 }
 
-/// Writes a text without its control characters: those of ASCII, and U+0080 to U+009F in UTF-8 or as single bytes. Bytes
-/// of other characters stay as they are, whatever their encoding.
+/// Writes a text without its control characters: those of ASCII, and U+0080 to U+009F in UTF-8 or as single
+/// bytes. Bytes of other characters stay as they are, whatever their encoding.
 fn write_without_controls(out: &mut Vec<u8>, text: &[u8]) {
     for chunk in text.utf8_chunks() {
         let mut rest = chunk.valid();
@@ -98,11 +100,11 @@ fn write_on_one_line(out: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
-/// A `name-addr` with the first tag that has a value, and its other parameters.
+/// Writes a `name-addr` with the first tag that has a value, and its other parameters.
 fn write_one_tag(out: &mut Vec<u8>, value: &[u8]) {
     let (address, text) = value.split_at(params_at(value));
     write_on_one_line(out, address);
-    // What is no parameter stays, and is refused when the message is read again.
+    // Text that is no parameter stays, and is refused when the message is parsed again.
     if Params::new(text).count_loose().is_none() {
         return write_on_one_line(out, text);
     }
@@ -122,7 +124,7 @@ fn write_one_tag(out: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
-/// Where the parameters of a `name-addr` or `addr-spec` begin.
+/// The start of the parameters of a `name-addr` or `addr-spec`.
 fn params_at(value: &[u8]) -> usize {
     let display = match value.first() {
         Some(b'"') => quoted_len(value).unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Forwarding as an edit list over the received bytes: what was not changed leaves byte for byte.
+//! Forwarding as an edit list over the received bytes: unchanged parts leave byte for byte.
 
 mod lists;
 mod mend;
@@ -17,15 +17,15 @@ fn write_content_length(out: &mut Vec<u8>, length: usize) {
 
 #[derive(Clone, Copy, Debug)]
 struct Edit {
-    /// Replaces `from..to` of the source.
+    /// The range of the source that is replaced.
     from: u32,
     to: u32,
-    /// By this part of the arena.
+    /// The part of the arena that replaces it.
     text: u32,
     text_end: u32,
 }
 
-/// Edits of one message, kept in order of their place. The memory is reused.
+/// Edits of one message, kept in order of their place. The memory is used again.
 #[derive(Debug, Default)]
 pub struct Edits {
     edits: Vec<Edit>,
@@ -33,36 +33,36 @@ pub struct Edits {
 }
 
 impl Edits {
-    /// No edits.
+    /// A list without edits.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets all edits, keeps the memory.
+    /// Forgets all edits, and keeps the memory.
     pub fn clear(&mut self) {
         self.edits.clear();
         self.arena.clear();
     }
 
-    /// Becomes a copy of `other`, in its own memory.
+    /// Makes this list a copy of `other`, in its own memory.
     pub fn copy_from(&mut self, other: &Self) {
         self.edits.clone_from(&other.edits);
         self.arena.clone_from(&other.arena);
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that the edits take.
     pub fn bytes(&self) -> usize {
         self.edits.capacity() * size_of::<Edit>() + self.arena.capacity()
     }
 
-    /// Whether there is none.
+    /// Whether there is no edit.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }
 
-    /// Replaces `range` by what `write` appends. Edits at the same place keep the order in which
-    /// they were made, insertions before the replacement of what follows. A range that overlaps
-    /// an earlier edit's is cut to what is left of it.
+    /// Replaces `range` by the bytes that `write` appends. Edits at the same place keep the order in which
+    /// they were made, but an insertion goes before a replacement. If a range overlaps an earlier edit's, it
+    /// is cut to the rest.
     pub fn replace_with(&mut self, range: Range<usize>, write: impl FnOnce(&mut Vec<u8>)) {
         let text = self.arena.len() as u32;
         write(&mut self.arena);
@@ -84,7 +84,7 @@ impl Edits {
         self.replace_with(range, |out| out.extend_from_slice(text));
     }
 
-    /// Inserts what `write` appends before the byte at `at`.
+    /// Inserts the bytes that `write` appends before the byte at `at`.
     pub fn insert_with(&mut self, at: usize, write: impl FnOnce(&mut Vec<u8>)) {
         self.replace_with(at..at, write);
     }
