@@ -236,7 +236,7 @@ mod tests {
             host in "@([A-Za-z0-9.-]{0,6}|\\[(2001:DB8)?:(:0?[0-9a-c]){1,3}\\]|\\[::(FFFF:|a:)?192\\.0\\.2\\.1\\](:5060)?)([;?][A-Za-z0-9=%.-]{0,5})?",
             has_host in any::<bool>(),
         ) {
-            // Of a SIP URI without `@` all is the host, which has no escapes.
+            // A SIP URI without `@` is a host alone, which has no escapes.
             let is_sip = scheme.to_ascii_lowercase().starts_with("sip");
             let host = if is_sip || has_host { host } else { String::new() };
             let pattern = format!("^(?:{})$", spellings(&[]));

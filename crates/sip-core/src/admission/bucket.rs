@@ -28,7 +28,7 @@ const NOBODY: u64 = u64::MAX;
 #[repr(align(64))]
 struct Set {
     sources: [u64; WAYS],
-    /// When each bucket is full, nanoseconds.
+    /// The time at which each bucket is full, nanoseconds.
     full_ns: [u64; WAYS],
 }
 
@@ -176,7 +176,7 @@ mod tests {
             (1_099_999, 3, 0),
             (1_100_000, 3, 1),
             (1_300_000, 3, 2),
-            // Never more than the burst, however long nothing came.
+            // Never more than the burst passes, however long no message came.
             (9_000_000, 50, 5),
             // A clock that stands still, or goes back, gives nothing.
             (8_000_000, 5, 0),

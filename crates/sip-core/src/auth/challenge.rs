@@ -1,4 +1,4 @@
-//! Challenges as header lines, and the credentials that answer them.
+//! Challenges as header lines, and the credentials for them.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -69,7 +69,7 @@ pub fn write(out: &mut Vec<u8>, role: Role, policy: &AuthPolicy, nonce: &Nonce, 
     }
 }
 
-/// Digest credentials that answer a challenge of ours; texts without their quotes.
+/// Digest credentials for a challenge of ours; texts without their quotes.
 #[derive(Clone, Debug)]
 pub struct Credentials<'a> {
     /// `username`, escapes left as they are.
@@ -293,7 +293,7 @@ mod tests {
             GOOD.replace("alice", "proxy")
         );
         with_request(&lines, |m| {
-            // The SHA-256 one would be malformed, but is not asked for.
+            // The credentials of SHA-256 would be malformed, but that algorithm is not offered.
             let got = find(m, Role::Server, &policy(&[Algorithm::Md5]));
             let Found::Credentials(c) = got else {
                 panic!("{got:?}")

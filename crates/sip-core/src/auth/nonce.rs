@@ -38,7 +38,7 @@ const SOURCE: core::ops::Range<usize> = 16..BODY_LEN;
 /// Characters of a nonce.
 pub const NONCE_LEN: usize = 43;
 
-/// How far in the future a nonce may lie: the wall clock may have been set back a little.
+/// Milliseconds that a nonce may lie in the future: the wall clock may have been set back a little.
 const FUTURE_SKEW_MS: u64 = 5_000;
 
 /// The identity of a nonce, for the replay windows.
@@ -274,13 +274,13 @@ mod tests {
             (b, HERE, false),
         ] {
             assert_eq!(s.issued_to(nonce.as_bytes(), ip), is, "{ip}");
-            // It is good at any address.
+            // The nonce is good at any address.
             assert!(matches!(
                 s.check(NOW, nonce.as_bytes(), b"r", 1),
                 NonceCheck::Good(_)
             ));
         }
-        // Another node of the domain knows it as well; no other host could.
+        // Another node of the domain knows the source as well; no other host could.
         assert!(source(4).issued_to(a.as_bytes(), HERE));
         assert!(!NonceSource::new(&[7; 32], &[2; 32], 3).issued_to(a.as_bytes(), HERE));
         assert!(!s.issued_to(b"", HERE));

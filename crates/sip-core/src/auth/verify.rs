@@ -188,7 +188,8 @@ mod tests {
         }
     }
 
-    /// Answers a challenge line as a user agent does; `with_qop: false` as one of RFC 2069.
+    /// Credentials for a challenge line, as a user agent makes them; `with_qop: false` as one of RFC 2069
+    /// does.
     fn answer(challenge: &[u8], user: &str, password: &str, uri: &str, with_qop: bool) -> String {
         let line = challenge
             .strip_prefix(b"WWW-Authenticate: ")

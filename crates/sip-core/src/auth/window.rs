@@ -319,7 +319,7 @@ mod tests {
         assert_eq!((w.len(), w.evicted()), (2, 1));
         assert_eq!(w.use_nonce(T0, nonce(1, T0 + 1), 1, 1), NonceUse::Unknown);
         assert_eq!(w.use_nonce(T0, nonce(1, T0 + 1), 2, 2), NonceUse::Unknown);
-        // Never used, but as old as the floor: it might be one that left.
+        // The nonce was never used, but is as old as the floor: its window might have left.
         assert_eq!(w.use_nonce(T0, nonce(9, T0 + 1), 1, 1), NonceUse::Unknown);
         assert_eq!(w.use_nonce(T0, nonce(2, T0 + 2), 1, 1), NonceUse::Retransmission);
     }
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// A nonce is good until the end of its last second, and so long its counts are remembered.
+    /// A nonce is good until the end of its last second, and its counts are remembered as long.
     #[test]
     fn no_count_is_good_again_in_the_last_second() {
         let mut w = Windows::new(8, T0);

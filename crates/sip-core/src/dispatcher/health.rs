@@ -133,7 +133,7 @@ mod tests {
             (health.state(1019), health.state(1020)),
             (MemberState::Failed, MemberState::Up)
         );
-        // One more is enough now, and the mark is news again only once it had ended.
+        // One more failure is enough now, and the mark is an event again only once it had ended.
         assert!(!health.note_failure(1000, &HELD));
         assert!(health.note_failure(3000, &HELD));
         assert_eq!(health.failures(), 5);

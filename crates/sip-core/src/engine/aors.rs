@@ -155,7 +155,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a set: what lives stays and is found, in a list and in an index, and the bound holds.
+        /// Compared with a set: living entries stay and are found, in a list and in an index, and the bound
+        /// holds.
         #[test]
         fn behave_as_a_set(
             steps in prop::collection::vec((0u16..60, any::<bool>()), 0..300),
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// What comes and goes over a lasting connection leaves it as it found it.
+    /// Registrations that come and go over a lasting connection leave no entries behind.
     #[test]
     fn hold_about_twice_what_lives() {
         for living in [0u16, 3, 20, 300] {

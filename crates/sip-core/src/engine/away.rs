@@ -98,7 +98,7 @@ mod tests {
             assert!(away.entries.len() <= MOST);
         }
         assert!(!away.has(address(5)) && away.has(address(6)));
-        // Noted again, it is the most recent.
+        // Noted again, the address is the most recent.
         away.note(address(6));
         away.note("[::ffff:192.0.2.1]:70".parse().unwrap());
         assert!(away.has(address(6)) && !away.has(address(7)) && away.has(address(70)));

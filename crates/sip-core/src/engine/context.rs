@@ -70,7 +70,7 @@ pub(crate) struct Target {
     pub(crate) peer: Option<PeerName>,
     /// Whether the addresses have been looked up.
     pub(crate) located: bool,
-    /// How often the target waited for name service.
+    /// Times that the target has waited for name service.
     pub(crate) asked: u8,
     /// The number of the member in the context's group.
     pub(crate) member: Option<u16>,
@@ -170,7 +170,7 @@ pub(crate) struct Context {
     pub(crate) ended: bool,
     /// Whether a branch had a 2xx that could not be relayed. If so, only another branch's 2xx is relayed.
     pub(crate) is_silent: bool,
-    /// How many targets came from 3xx responses.
+    /// The number of targets that came from 3xx responses.
     pub(crate) redirected: usize,
     /// Max-Breadth as received; `None`: the request had none.
     pub(crate) breadth: Option<u32>,
@@ -585,8 +585,8 @@ mod tests {
         }
     }
 
-    /// The challenges of others go first, then the text; what its status and reason say stays, whatever comes
-    /// after it, and challenges that were lost in part are none.
+    /// The challenges of others go first, then the text. The status and reason phrase stay, whatever response
+    /// comes later, and challenges that were lost in part count as none.
     #[test]
     fn what_has_no_room_goes_in_order() {
         let text = "SIP/2.0 486 Busy At Work\r\nX: y\r\n\r\n";

@@ -370,7 +370,7 @@ mod tests {
             (0, b"a@x", &["4.example"], true),
             (0, b"a@x", &["5.example"], false),
             (0, b"a@x", &[], true),
-            // These count no second time, whatever became of their REGISTER.
+            // Remembered addresses do not count a second time, whatever became of their REGISTER.
             (0, b"a@x", &["4.example", "1.example"], true),
             (14, b"a@x", &["5.example"], false),
             // One of an hour's four comes back every fifteen minutes; twice in one REGISTER is one.

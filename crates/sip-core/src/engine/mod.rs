@@ -125,7 +125,7 @@ pub(crate) struct ServerUser {
     pub(crate) cancelled: bool,
     /// The number of the rule that the request goes by.
     pub(crate) rule: Option<u16>,
-    /// When the request came.
+    /// The time at which the request came.
     pub(crate) started: Instant,
     /// Microseconds from `started` to the first provisional response other than 100, an hour at most. 32 bits
     /// do, and each transaction has them.

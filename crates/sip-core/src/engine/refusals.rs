@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn one_source_and_status_has_a_bound() {
         let mut refusals = Refusals::default();
-        // Spread, so that the bound of all is not met.
+        // The refusals are spread, so that the bound of all is not met.
         let reported = |refusals: &mut Refusals, from: u64| {
             let all = (from..from + 60).filter(|second| refusals.note(Report::Refusal, 7, *second).is_some());
             all.count() as u16
@@ -220,7 +220,7 @@ mod tests {
         };
         assert_eq!(reported(&mut refusals, 60), OF_ALL);
         assert_eq!(reported(&mut refusals, 61), OF_ALL);
-        // That leaves the reports of guessed passwords alone, which bans are made of.
+        // The reports of guessed passwords, on which bans are based, have a bound of their own.
         assert_eq!(refusals.note(Report::AuthFailure, 20_000, 61), Some(0));
     }
 }

@@ -1,10 +1,10 @@
 //! Keyed hashes: branches, marks of dialogs, loop marks, To tags, flow tokens, and choices among
 //! equals.
 //!
-//! SipHash is a pseudo-random function made for short inputs. To tags, flow tokens and loop marks are SipHash-2-4.
-//! What comes with every message is SipHash-1-3 of 128 bits: table keys, branches (64 bits, and a pad of 64) and the
-//! marks of dialogs (48 bits for the callee, a seed of 64 for the caller). Fields are hashed as length and bytes, so
-//! that no two field lists encode alike.
+//! SipHash is a pseudo-random function made for short inputs. To tags, flow tokens and loop marks are
+//! SipHash-2-4. Hashes that each message needs are SipHash-1-3 of 128 bits: table keys, branches (64 bits,
+//! and a pad of 64) and the marks of dialogs (48 bits for the callee, a seed of 64 for the caller). Fields
+//! are hashed as length and bytes, so that no two field lists encode alike.
 
 use core::hash::Hasher as _;
 
@@ -79,9 +79,9 @@ impl Secrets {
             }
         };
         let fields = [of.received_branch, of.sent_by, of.call_id, of.from_tag, numbers];
-        // The pads of methods that hide something in a Via differ: a callee may know what one of them
-        // hides, as it may make the request itself. And no caller chooses a method for what its key
-        // becomes.
+        // Methods whose Via hides a value have different pads: a callee may know the value that one of them
+        // hides, as it may make that request itself. Unknown methods are hashed, too, so that no caller
+        // chooses a method by the key that it gives.
         let hash = if is_common(of.method) {
             Fields(fields).hash128(self.branch)
         } else {
@@ -418,8 +418,8 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    /// A seal that a callee sees in a call of its own fits no other call through the same hosts, however Call-ID and tag
-    /// are cut.
+    /// A seal that a callee sees in a call of its own fits no other call through the same hosts, however
+    /// Call-ID and tag are cut.
     #[test]
     fn hosts_are_hashed_for_one_dialog() {
         let secrets = Secrets::new(&[7; 32], &[9; 32]);
@@ -442,8 +442,8 @@ mod tests {
         assert_ne!(own, of(&Secrets::new(&[8; 32], &[9; 32]), b"c1", b"f1"));
     }
 
-    /// A callee may make a SUBSCRIBE that equals the INVITE which it got in all else that a branch is made of, and find
-    /// out what its pad hides. CANCEL and ACK have the INVITE's branch (RFC 3261 §9.1, §17.1.1.3).
+    /// A callee may make a SUBSCRIBE that equals its INVITE in all other fields of a branch, and find out the
+    /// value that its pad hides. CANCEL and ACK have the INVITE's branch (RFC 3261 §9.1, §17.1.1.3).
     #[test]
     fn a_pad_is_of_one_method() {
         let secrets = Secrets::new(&[7; 32], &[9; 32]);

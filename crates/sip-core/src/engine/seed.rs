@@ -15,7 +15,7 @@ const MAC_BITS: u64 = (1 << 48) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(NonZeroU64);
 
-/// How a response turns marks.
+/// The change of marks by one response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// The last digits of the callee's mark.
@@ -91,7 +91,7 @@ impl Seed {
         NonZeroU64::new(bits & !MAC_BITS | u64::from(left) << 24 | u64::from(right)).map(Self)
     }
 
-    /// How a response with this tag of the callee turns marks.
+    /// The change of marks by a response with this tag of the callee.
     #[inline]
     pub(crate) fn turn(self, callee_tag: &[u8]) -> Turn {
         Turn {

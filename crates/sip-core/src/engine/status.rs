@@ -42,7 +42,7 @@ impl Status<'static> {
     pub(crate) const UNAUTHORIZED: Self = Self::new(401, "Unauthorized");
     pub(crate) const FORBIDDEN: Self = Self::new(403, "Forbidden");
     pub(crate) const DESTINATION_DENIED: Self = Self::new(403, "Destination Denied");
-    /// The same code as for a user that is not registered.
+    /// The status has the same code as for a user that is not registered.
     pub(crate) const CONTACT_DENIED: Self = Self::new(480, "Contact Denied");
     pub(crate) const METHOD_NOT_ALLOWED: Self = Self::new(405, "Method Not Allowed");
     pub(crate) const PROXY_AUTHENTICATION_REQUIRED: Self = Self::new(407, "Proxy Authentication Required");
@@ -88,7 +88,8 @@ impl Status<'static> {
 
     pub(crate) const NOT_REGISTERED: Self =
         Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::NotRegistered);
-    /// With [`reason_of_gone`](crate::proxy::response::reason_of_gone), as the three that follow.
+    /// The response has [`reason_of_gone`](crate::proxy::response::reason_of_gone), as for the three that
+    /// follow.
     pub(crate) const CONTACT_UNREACHABLE: Self =
         Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnreachable);
     pub(crate) const CONTACT_SILENT: Self =

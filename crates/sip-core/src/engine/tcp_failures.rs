@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 /// The most addresses that are remembered.
 const MOST: usize = 256;
-/// How long an address is remembered.
+/// Microseconds for which an address is remembered.
 const MEMORY_US: u64 = 5 * 60 * 1_000_000;
 
 /// Addresses at which TCP failed; see the module.
@@ -74,7 +74,7 @@ mod tests {
             assert!(memory.entries.len() <= MOST);
         }
         assert!(!memory.has(address(43), at(300)) && memory.has(address(44), at(300)));
-        // Noted again, it is the most recent, and there once.
+        // Noted again, the address is the most recent, and is listed once.
         memory.note(address(44), at(300));
         assert_eq!(memory.entries.len(), MOST);
         assert!(memory.has(address(45), at(344)) && !memory.has(address(45), at(345)));

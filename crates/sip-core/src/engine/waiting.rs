@@ -26,9 +26,9 @@ const SOURCE_LEAST: usize = 64;
 /// queried in turns.
 pub(crate) const MAX_ASKED: u8 = 40;
 
-/// How long the core waits for name service, milliseconds.
+/// Milliseconds for which the core waits for name service.
 const RESOLVE_DEADLINE_MS: u32 = 5_000;
-/// How long the core waits for the location store, milliseconds.
+/// Milliseconds for which the core waits for the location store.
 const SAVE_DEADLINE_MS: u32 = 5_000;
 
 /// A request that waits.

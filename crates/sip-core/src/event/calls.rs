@@ -165,7 +165,7 @@ mod tests {
         let mut calls = Calls::default();
         calls.alerted(30_000);
         calls.completed(200, 4_030_000, Some(4_000_000));
-        // A call that is answered without ringing, one that is busy, and one that rings in vain.
+        // A call that is accepted without ringing, one that is busy, and one that rings in vain.
         calls.completed(200, 5_000, None);
         calls.completed(486, 90_000, None);
         calls.alerted(1_000_000_000);

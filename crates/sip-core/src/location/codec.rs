@@ -441,7 +441,7 @@ pub(crate) mod tests {
         prop::collection::vec(any::<u8>(), 0..max).prop_map(Vec::into_boxed_slice)
     }
 
-    /// Any flow, with nothing proved.
+    /// Any flow, without a proof.
     pub(crate) fn flow() -> impl Strategy<Value = Flow> {
         let transport = prop::sample::select(vec![
             Transport::Udp,
@@ -522,7 +522,7 @@ pub(crate) mod tests {
             prop_assert_eq!(decode(&out), Err(CodecError::TrailingBytes));
         }
 
-        /// Never a panic, and what is accepted has one spelling.
+        /// Decoding never panics, and accepted bytes have one spelling.
         #[test]
         fn any_bytes(mut bytes in prop::collection::vec(any::<u8>(), 0..100), record in record(), at: prop::sample::Index, to: u8) {
             if let Some(first) = bytes.first_mut() {
@@ -558,7 +558,8 @@ pub(crate) mod tests {
         assert_eq!(decode(older), Err(CodecError::BadValue("age")));
     }
 
-    /// What a journal of an earlier version holds is read; its order says which binding is more recent.
+    /// The first format, which a journal of an earlier version may hold, is read; its order tells which
+    /// binding is more recent.
     #[test]
     fn the_first_format_is_read() {
         let one = b"\0\0\0\0\0\0\0\0\x09\0\0\x04\x01\x02\x03\x04\0\0";

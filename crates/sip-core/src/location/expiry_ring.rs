@@ -184,7 +184,8 @@ mod tests {
         assert_eq!(due(&mut ends, 1_000_000), [0; 0]);
         assert_eq!(due(&mut ends, 1_000_000 + 16), [0]);
         assert_eq!(due(&mut ends, 1_000_000 + 5 * 60 + 15), [1, 2, 3, 4, 5]);
-        // Further away: it comes up at the old end. Nearer: at the new one.
+        // If the end moves further away, the slot comes up at the old end; if it moves nearer, at the new
+        // one.
         ends.file(6, 1_005_000);
         ends.file(99, 1_000_000 + 6 * 60);
         ends.remove(7);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a map: nothing that has ended stays, nothing that is not filed comes up.
+        /// Compared with a map: no slot that has ended stays, and no slot that is not filed comes up.
         #[test]
         fn behaves_as_a_map(steps in prop::collection::vec((0u8..4, 0u32..20, 0u64..20_000), 0..200)) {
             let mut now = 500_000;

@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Those of one address-of-record take no room from others, and what was not there goes first.
+    /// Tombstones of one address-of-record take no room from others, and those of absent bindings go first.
     #[test]
     fn those_of_one_are_bounded() {
         let binding = |n: usize, length: usize| {

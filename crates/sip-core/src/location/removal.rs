@@ -154,7 +154,8 @@ mod tests {
         assert_eq!((removal.live(1_000), record.bindings.len()), (2, 0));
     }
 
-    /// A copy of the REGISTER that made it is behind the removal; the next one of the user agent is not.
+    /// A copy of the REGISTER that made the binding is older than the removal; the user agent's next one is
+    /// not.
     #[test]
     fn what_was_removed_is_remembered() {
         let mut record = record();

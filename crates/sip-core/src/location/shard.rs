@@ -519,8 +519,8 @@ pub(super) mod tests {
         assert_eq!(shard.slots.len(), 10);
     }
 
-    /// What expiry looks at follows from what ends and what was refreshed, not from what is held:
-    /// a phone that refreshes at half its time is looked at once in two refreshes.
+    /// The looks of a sweep follow from the bindings that end and are refreshed, not from those that are
+    /// held. A phone that refreshes at half its time is looked at once in two refreshes.
     #[test]
     fn looks_are_bounded_by_ends_and_refreshes() {
         const PHONES: u64 = 2_000;
@@ -534,7 +534,7 @@ pub(super) mod tests {
             });
         };
         let (mut visited, mut refreshes, mut removed) = (0, 0, 0);
-        // Three hours, second by second. Each tenth phone is never heard of again.
+        // Three hours, second by second. Each tenth phone does not refresh.
         for now in T0..T0 + 3 * 3_600 {
             for phone in 0..PHONES {
                 let due = (now - T0) % 1_800 == phone * 1_800 / PHONES;
@@ -554,13 +554,14 @@ pub(super) mod tests {
             visited <= removed + refreshes / 2,
             "{visited} looks, {refreshes} refreshes"
         );
-        // No phone refreshes any more: each goes, and is looked at twice at most.
+        // No phone refreshes any more: each is removed, after at most two looks.
         let swept = shard.sweep((T0 + 20_000) * 1000, usize::MAX, |_, _| ());
         assert_eq!((shard.len(), swept.records as u64), (0, PHONES * 9 / 10));
         assert!(swept.visited <= 2 * swept.records);
     }
 
-    /// A walk over 20,000 records in bounded steps, while others come, go and refresh: what stays is met once.
+    /// A walk over 20,000 records in bounded steps, while others come, go and refresh: each record that stays
+    /// is met once.
     #[test]
     fn walks_meet_what_stays_once_whatever_changes() {
         const PHONES: u32 = 20_000;

@@ -22,7 +22,7 @@ use crate::event::RefusalCause;
 use crate::resolve::Located;
 use crate::transaction::table::ServerKey;
 
-/// Why a target without a usable address ends.
+/// The reason why a target without a usable address ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
     /// The next hop has no address: the target counts as a 503 (RFC 3263 §4.3).

@@ -189,7 +189,7 @@ impl Engine {
         };
         match end {
             _ if invite && found.user.cancelled => self.respond(server, Status::REQUEST_TERMINATED),
-            // As for a response that can be relayed (§16.7 step 6).
+            // The status is as for a response that can be relayed (§16.7 step 6).
             End::Status(Status { code: 503, .. }) => {
                 self.respond(server, Status::NEXT_HOP_UNAVAILABLE);
             }

@@ -279,7 +279,7 @@ mod tests {
             prop_assert_eq!(read_base64url(&text), Some(bytes));
         }
 
-        /// RFC 5626 §5.2: what is not exactly as it was written, or stands in another dialog, is
+        /// RFC 5626 §5.2: a token that is not exactly as it was written, or stands in another dialog, is
         /// forged.
         #[test]
         fn a_token_is_good_as_it_was_written_and_in_its_dialog_only(

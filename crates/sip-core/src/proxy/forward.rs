@@ -119,7 +119,7 @@ pub(super) struct EgressEdits {
     stateless: bool,
 }
 
-/// Why a request could not be sent on.
+/// The reason why a request could not be sent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotSent {
     /// No candidate can be reached from any listener.

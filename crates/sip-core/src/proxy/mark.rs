@@ -36,7 +36,7 @@ use crate::engine::seed::{Seed, Turn};
 
 /// The parameter that holds the mark.
 const PARAM: &[u8] = b"tz";
-/// The same where it stands in a value.
+/// The parameter's name and separators where the mark stands in a value.
 const BEFORE: [u8; 4] = *b";tz=";
 const DIGITS: usize = MARK_DIGITS;
 /// The first of the domain's digits, and their number.
@@ -452,7 +452,7 @@ mod tests {
         assert!(!domain(&text).starts_with(secrets(8).mark_domain_digits()));
     }
 
-    /// Two values in one line, parameters behind the mark, and what only looks like one.
+    /// Two values in one line, parameters behind the mark, and text that only looks like a mark.
     #[test]
     fn marks_are_found_wherever_they_stand() {
         let mark = "00112233445566778899aabbccddeeff";

@@ -21,7 +21,7 @@ use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::registrar::destination;
 use crate::transaction::table::{ClientKey, ServerKey};
 
-/// What recursion left of the contacts of a 3xx.
+/// The contacts of a 3xx that recursion left.
 pub(super) enum Contacts {
     /// No contact became a target: the response goes on as it came.
     Untouched,

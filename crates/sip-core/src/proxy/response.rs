@@ -52,7 +52,7 @@ pub(super) struct Response<'a> {
     turn: Option<Turn>,
 }
 
-/// Why a branch has no final response.
+/// The reason why a branch has no final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     TimedOut,

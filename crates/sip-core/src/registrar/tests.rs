@@ -27,14 +27,14 @@ fn flow() -> Flow {
     }
 }
 
-/// What a REGISTER does: the effect and the 200's lines, or the status and the refusal's lines.
+/// The outcome of a REGISTER: the effect and the 200's lines, or the status and the refusal's lines.
 #[derive(Debug, PartialEq, Eq)]
 enum Did {
     Ok(Effect, String),
     Refused(u16, String),
 }
 
-/// Who does outbound, and comes straight from his phone.
+/// Header lines of a phone that does outbound, and whose REGISTER comes without a proxy.
 const OUTBOUND: &str = "Supported: outbound|Via: SIP/2.0/UDP phone;branch=z9hG4bKp";
 
 /// Sends a REGISTER with these header lines (`|` ends a line), `at` seconds after T0.
@@ -42,12 +42,12 @@ fn register(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &s
     apply_up_to(record, at, call_id, cseq, lines, MAX)
 }
 
-/// The same, where there may be so many contacts.
+/// Registers as [`register`] does, with at most `max` contacts.
 fn apply_up_to(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &str, max: usize) -> Did {
     with_lost(record, at, call_id, cseq, lines, max, &mut |_| {})
 }
 
-/// The same; what it replaces or removes goes to `lost`.
+/// Registers as [`apply_up_to`] does. Replaced and removed bindings go to `lost`.
 fn with_lost(
     record: &mut AorRecord,
     at: u64,
@@ -111,7 +111,7 @@ fn refused(status: u16) -> Did {
     Did::Refused(status, String::new())
 }
 
-/// RFC 3261 §10.2.1.1, §10.3 step 7: where the expiration comes from, and its bounds.
+/// RFC 3261 §10.2.1.1, §10.3 step 7: the source of the expiration, and its bounds.
 #[test]
 fn expiration() {
     for (lines, expected) in [
@@ -125,7 +125,7 @@ fn expiration() {
         ("Contact: <sip:a@h>;expires=4294967296", Ok(7200)),
         ("Contact: <sip:a@h>;expires=soon", Ok(3600)),
         ("Expires: soon|Contact: <sip:a@h>", Ok(3600)),
-        // 0 is for the other contact only.
+        // The 0 is for the other contact only.
         ("Expires: 0|Contact: <sip:a@h>;expires=100", Ok(100)),
     ] {
         let did = register(&mut AorRecord::default(), 0, "c", 1, lines);
@@ -154,7 +154,7 @@ fn an_hour_is_never_too_brief() {
     assert!(Registration::read(&message, flow(), &policy, MAX, Now::default()).is_ok());
 }
 
-/// What is stored, all of it.
+/// A stored binding, with all its fields.
 #[test]
 fn the_binding_record() {
     let mut record = AorRecord::default();
@@ -190,7 +190,8 @@ fn the_binding_record() {
     );
 }
 
-/// §10.2.3: no Contact asks; §10.3 step 8: all bindings, the seconds that they have left, by q.
+/// §10.2.3: a REGISTER without Contact is a query; §10.3 step 8: all bindings, the seconds that they have
+/// left, by q.
 #[test]
 fn query_lists_the_bindings() {
     let mut record = AorRecord::default();
@@ -210,7 +211,7 @@ fn query_lists_the_bindings() {
                 .into()
         )
     );
-    // What has ended is not told.
+    // Ended bindings are not listed.
     let got = register(&mut record, 100, "other", 1, "");
     let Did::Ok(Effect::Nothing, text) = got else {
         panic!("{got:?}")
@@ -252,7 +253,7 @@ fn star_removes_all() {
         register(&mut record, 1, "c", 6, "Contact: *|Expires: 0"),
         repeated("")
     );
-    // Another Call-ID: no order is known, the request counts.
+    // With another Call-ID no order is known, and the request counts.
     register(&mut record, 2, "c", 7, "Contact: <sip:a@h>");
     assert_eq!(
         register(&mut record, 3, "d", 1, "Contact: *|Expires: 0"),
@@ -274,12 +275,12 @@ fn order() {
         register(&mut record, 10, "c", 4, "Contact: <sip:a@h>;expires=0"),
         refused(500)
     );
-    // The same request again changes nothing and is no error.
+    // A retransmission changes nothing and is no error.
     assert_eq!(
         register(&mut record, 10, "c", 5, "Contact: <sip:a@h>"),
         repeated(&a(3590))
     );
-    // The same number with another wish is no repetition.
+    // The same number with another Contact or expiration is no retransmission.
     assert_eq!(
         register(&mut record, 10, "c", 5, "Contact: <sip:a@h>;expires=0"),
         refused(500)
@@ -304,15 +305,15 @@ fn order() {
         register(&mut record, 10, "d", 2, "Contact: <sip:a@h>;expires=0"),
         repeated("")
     );
-    // A late copy of what came before the removal does not undo it: a REGISTER is sent again for
-    // 32 s (§17.1.2.2), and may be on its way as long.
+    // A late copy of a request from before the removal does not undo it. A REGISTER is retransmitted for 32 s
+    // (§17.1.2.2), and may be on its way as long.
     for late in [10, 10 + 32] {
         assert_eq!(
             register(&mut record, late, "d", 1, "Contact: <sip:a@h>"),
             refused(500)
         );
     }
-    // Another phone's, and a later one of the same, are no copies.
+    // Another phone's REGISTER, and a later one of the same phone, are no copies.
     assert_eq!(
         register(&mut record, 11, "e", 1, "Contact: <sip:a@h>"),
         changed(&a(3600))
@@ -321,15 +322,15 @@ fn order() {
         register(&mut record, 12, "d", 3, "Contact: <sip:a@h>"),
         changed(&a(3600))
     );
-    // What has ended keeps no order.
+    // An ended binding does not order requests.
     assert_eq!(
         register(&mut record, 9999, "d", 1, "Contact: <sip:a@h>"),
         changed(&a(3600))
     );
 }
 
-/// The registration was refused, say, and so it is when it comes once more after what was to remove it; a copy
-/// of that does not make it later.
+/// The registration was refused, say. It is refused again if it comes after the REGISTER that was to remove
+/// it. A copy of that REGISTER does not make the removal later.
 #[test]
 fn a_removal_of_what_is_not_there_is_a_removal_too() {
     let mut record = AorRecord::default();
@@ -343,7 +344,7 @@ fn a_removal_of_what_is_not_there_is_a_removal_too() {
     }
     let bound = changed("Contact: <sip:a@h>;expires=3600|");
     assert_eq!(register(&mut record, 37, "c", 4, "Contact: <sip:a@h>"), bound);
-    // A later one removes it, and is the one that counts.
+    // A later REGISTER removes the binding, and is the one that counts.
     assert_eq!(register(&mut record, 38, "c", 6, removal), changed(""));
     assert_eq!(register(&mut record, 39, "c", 8, removal), repeated(""));
     assert_eq!(
@@ -376,7 +377,7 @@ fn all_or_nothing() {
     );
 }
 
-/// The registrar's own bound: what counts is what there would be.
+/// The registrar's own bound concerns the bindings after the update.
 #[test]
 fn contacts_are_bounded() {
     let mut record = AorRecord::default();
@@ -403,7 +404,7 @@ fn contacts_are_bounded() {
         register(&mut record, 0, "c", 5, &format!("{all}, <sip:e@h>;expires=0")),
         refused(403)
     );
-    // What has ended takes no place.
+    // Ended bindings take no room.
     assert!(matches!(
         register(&mut record, 9999, "c", 6, three),
         Did::Ok(Effect::Changed, _)
@@ -462,8 +463,8 @@ fn which_binding_a_contact_names() {
     }
 }
 
-/// Of phones with equal `q` who only refreshes keeps his place; who comes back from elsewhere, after
-/// having been elsewhere, or with another wish, goes before the others.
+/// Of phones with equal `q`, one that only refreshes keeps its place. A phone that comes back from another
+/// address, or asks for another `q`, goes before the others.
 #[test]
 fn a_refresh_keeps_its_place() {
     // After a, b and c have registered, each with its own Call-ID: `Call-ID=contact`, with parameters, or
@@ -532,7 +533,7 @@ fn flows_of_one_instance() {
     register(&mut record, 3, "c9", 1, &flow(9, 1, "1.0"));
     let second = [("sip:a@h:9", 3000), ("sip:b@h", 2000), ("sip:a@h:2", 1000)];
     assert_eq!(seen(&record), expected(second));
-    // It survives being encoded, and so do the instances.
+    // The order survives being encoded, and so do the instances.
     let mut bytes = vec![];
     crate::location::codec::encode(&record, &mut bytes);
     assert_eq!(crate::location::codec::decode(&bytes).as_ref(), Ok(&record));
@@ -552,7 +553,7 @@ fn flows_of_one_instance() {
     assert_eq!(seen(&record), expected(second)[..2]);
 }
 
-/// RFC 5626 §6: what an edge proxy before us does decides.
+/// RFC 5626 §6: the support of an edge proxy before us decides.
 #[test]
 fn outbound_is_the_edge_proxys() {
     let flow = "Contact: <sip:a@h>;+sip.instance=\"<u>\";reg-id=1";
@@ -572,7 +573,7 @@ fn outbound_is_the_edge_proxys() {
         (vec![via, path, flow], ok("", ";reg-id=1")),
         (vec![via, plain, outbound, flow], lacks),
         (vec![via, outbound, flow], refused(439)),
-        // Who does not speak of outbound has his reg-id ignored.
+        // The reg-id of a phone that does not support outbound is ignored.
         (vec![via, plain, flow], ok("", "")),
         // We are the first hop and write no flow tokens: the flow is known, and not promised.
         (vec![one, outbound, flow], ok("Require: outbound|", ";reg-id=1")),
@@ -582,13 +583,13 @@ fn outbound_is_the_edge_proxys() {
         let did = register(&mut AorRecord::default(), 0, "c", 1, &lines);
         assert_eq!(did, expected, "{lines}");
     }
-    // Another contact may be removed with it.
+    // Another contact may be removed in the same REGISTER.
     let mut record = AorRecord::default();
     let lines = format!("{one}|{flow}|Contact: <sip:b@h>;expires=0");
     assert_eq!(register(&mut record, 0, "c", 1, &lines), ok("", ";reg-id=1"));
 }
 
-/// What no binding can be made of.
+/// Requests of which no binding can be made.
 #[test]
 fn bad_requests() {
     let long = format!("Contact: <sip:{}@h>", "a".repeat(MAX_CONTACT));
@@ -654,7 +655,7 @@ fn path_is_returned_to_who_supports_it() {
     assert!(record.bindings[0].path.is_empty());
 }
 
-/// What a user agent writes between quotes or folds must not end a line of ours.
+/// Text that a user agent writes between quotes, or folds, must not end a line of ours.
 #[test]
 fn nothing_is_injected() {
     let mut record = AorRecord::default();
@@ -699,7 +700,7 @@ proptest! {
 enum Step {
     /// This phone sends a REGISTER with these lines.
     Ask { phone: usize, lines: &'static str },
-    /// Of the changes that stand this one is taken back.
+    /// One of the changes that stand is rolled back.
     Fail { which: prop::sample::Index },
 }
 
@@ -720,7 +721,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A change of a record, and what it made of each contact that it touched.
+/// A change of a record, and its effect on each contact that it touched.
 struct Change {
     lost: Vec<Binding>,
     version: u64,
@@ -728,8 +729,8 @@ struct Change {
 }
 
 proptest! {
-    /// Whatever fails, and in whichever order: of each contact that stands which the last change made of
-    /// it that did not fail.
+    /// Whatever changes fail, and in whichever order, each contact stands as the last change that did not
+    /// fail made it.
     #[test]
     fn what_failed_was_never_there(steps in prop::collection::vec(step(), 1..24)) {
         let mut record = AorRecord::default();
@@ -744,7 +745,7 @@ proptest! {
                     if !matches!(did, Did::Ok(Effect::Changed, _)) {
                         continue;
                     }
-                    // As it is kept while it waits.
+                    // The lost bindings are encoded, as they are kept while the request waits.
                     lost.version = record.version;
                     let mut bytes = vec![];
                     crate::location::codec::encode(&lost, &mut bytes);

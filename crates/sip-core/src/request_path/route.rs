@@ -30,7 +30,7 @@ pub(super) struct RoutePlan<'c> {
     pub(super) shape: BranchPolicy,
 }
 
-/// How the one target of a request is reached.
+/// The way in which the one target of a request is reached.
 pub(super) enum Reach {
     /// A flow, and whether the flow is the only way.
     Flow(Flow, FlowOnly),

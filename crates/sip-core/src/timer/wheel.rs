@@ -449,7 +449,7 @@ mod tests {
         core::iter::from_fn(|| wheel.pop_due()).collect()
     }
 
-    /// What the wheel is meant to do, written plainly: timers by (tick, order of start).
+    /// The specification of the wheel, written plainly: timers by (tick, order of start).
     #[derive(Default)]
     struct Model {
         now: u64,
@@ -580,7 +580,7 @@ mod tests {
             run_beside_the_model(origin, steps);
         }
 
-        /// Never early, at most a tick late when woken as asked, whatever the ring.
+        /// A timer never fires early, and at most a tick late if woken as asked, whatever its ring.
         #[test]
         fn fires_within_a_tick(start_us in any::<u64>().prop_map(|us| us >> 4), after_ms in any::<u32>()) {
             let mut wheel = Wheel::new();

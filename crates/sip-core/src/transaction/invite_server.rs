@@ -349,7 +349,7 @@ mod tests {
         assert_eq!((machine.state(), seen.as_slice()), (Proceeding, [].as_slice()));
     }
 
-    /// Whatever happens, no more leaves than came.
+    /// Whatever happens, no more responses leave than requests came.
     #[test]
     fn a_quiet_one_sends_no_more_than_it_gets() {
         let ctx = testing::source_unverified();

@@ -78,7 +78,7 @@ pub struct MachineContext {
 const SHORTEST_D: Millis = Millis(32_000);
 
 impl MachineContext {
-    /// From the configured timers.
+    /// The context by the configured timers.
     pub const fn new(timers: &Timers, reliable: bool) -> Self {
         Self {
             t1: Millis(timers.t1_ms),

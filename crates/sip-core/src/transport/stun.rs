@@ -356,7 +356,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never a panic, never more than three times what came, and always STUN.
+        /// Any datagram: no panic, no more than three times its length in response, and always STUN.
         #[test]
         fn any_datagram(
             mut bytes in prop::collection::vec(any::<u8>(), 20..200),

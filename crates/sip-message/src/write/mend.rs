@@ -201,10 +201,10 @@ mod tests {
             ),
             (b"\x9b31mBusy\x85", b"31mBusy"),
             ("\u{80}日\u{9f}本".as_bytes(), "日本".as_bytes()),
-            // Continuation bytes of nothing, and what is left of a character that was cut.
+            // Continuation bytes of nothing, and the rest of a character that was cut.
             (b"\xe6\x97", b"\xe6"),
             (b"a\xf0\x9f\x98b\x80", b"a\xf0b"),
-            // What is left over makes no control character together.
+            // The remaining bytes make no control character together.
             (b"\xc2\x01\x9b", b"\xc2"),
             (b"\xc2\xc2\x85\x85", b"\xc2"),
             // Latin-1, and the space that is none of ASCII's (U+00A0), are no control characters.
@@ -244,7 +244,7 @@ mod tests {
             ),
             ("sip:c@d;tag=1;tag=2", "sip:c@d;tag=1"),
             ("sip:c@d;x=<;tag=1", "sip:c@d;x=<;tag=1"),
-            // What is no parameter is not cut off: it is refused when it is read again.
+            // Text that is no parameter is not cut off: it is refused when the message is parsed again.
             ("<sip:c@d>;x=1;tag=a b", "<sip:c@d>;x=1;tag=a b"),
             ("<sip:c@d>;tag=t1;;y", "<sip:c@d>;tag=t1;;y"),
             ("<sip:c@d>;tag=t1;x=\"open", "<sip:c@d>;tag=t1;x=\"open"),

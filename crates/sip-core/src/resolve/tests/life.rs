@@ -1,4 +1,4 @@
-//! How long results serve, what failures do, and the bounds.
+//! The time for which results serve, failures, and the bounds.
 
 use super::super::cache::{FAILED_S, MAX_STALE_S, STALE_S, UNAVAILABLE_S};
 use super::*;
@@ -40,7 +40,7 @@ fn an_answer_that_has_ended_serves_while_it_is_asked_for_anew() {
     cache.store(at(0), b"H", RecordKind::A, one(20, "192.0.2.1"));
     assert_eq!(found(&cache, at(19), &host()), OLD);
     assert_eq!(refreshes(&mut cache), [""; 0]);
-    // Over: it serves, and is asked for once however many look.
+    // The time is over: the result serves, and is queried once however many requests use it.
     assert_eq!(found(&cache, at(20), &host()), OLD);
     assert_eq!(found(&cache, at(21), &host()), OLD);
     assert_eq!(refreshes(&mut cache), ["h A"]);
@@ -52,7 +52,7 @@ fn an_answer_that_has_ended_serves_while_it_is_asked_for_anew() {
     cache.store(at(23), b"h", RecordKind::A, one(5, "192.0.2.2"));
     assert_eq!(found(&cache, at(23), &host()), NEW);
     assert_eq!(refreshes(&mut cache), [""; 0]);
-    // No request looked for a long time: then it does not serve.
+    // If no request used the name for a long time, the result does not serve.
     assert_eq!(found(&cache, at(28 + u64::from(STALE_S) - 1), &host()), NEW);
     assert_eq!(found(&cache, at(28 + u64::from(STALE_S)), &host()), "ask h A");
 }
@@ -70,13 +70,13 @@ fn a_dead_name_service_does_not_stop_what_was_known() {
         }
         now += u64::from(STALE_S) - 10;
     }
-    // All has an end.
+    // The serving ends at last.
     cache.store(at(now), b"h", RecordKind::A, FAILURE);
     assert_eq!(found(&cache, at(now), &host()), "unavailable");
 }
 
-/// Long unused, it does not serve before the name service was asked; that the name service gives no
-/// result is then no reason to fail.
+/// A result that was unused for long does not serve before the name service was queried. If the name service
+/// then gives no result, the request does not fail.
 #[test]
 fn an_old_answer_is_better_than_a_failure() {
     let mut cache = Cache::new(10);
@@ -84,7 +84,7 @@ fn an_old_answer_is_better_than_a_failure() {
     assert_eq!(found(&cache, at(900), &host()), "ask h A");
     cache.store(at(905), b"h", RecordKind::A, FAILURE);
     assert_eq!(found(&cache, at(905), &host()), OLD);
-    // It has just been tried.
+    // A look-up has just failed.
     assert_eq!(refreshes(&mut cache), [""; 0]);
     assert_eq!(found(&cache, at(907), &host()), OLD);
     assert_eq!(refreshes(&mut cache), ["h A"]);
@@ -96,7 +96,7 @@ fn that_there_is_nobody_is_asked_anew() {
     cache.store(at(0), b"h", RecordKind::A, ok(30, vec![]));
     assert_eq!(found(&cache, at(29), &host()), "");
     assert_eq!(found(&cache, at(30), &host()), "ask h A");
-    // Without a result nothing is known, and asking does not go on for ever.
+    // Without a result no address is known, and the queries end.
     cache.store(at(35), b"h", RecordKind::A, FAILURE);
     assert_eq!(found(&cache, at(35), &host()), "unavailable");
     assert_eq!(found(&cache, at(37), &host()), "ask h A");
@@ -115,7 +115,7 @@ fn what_did_not_exist_serves_on_where_somebody_is_found() {
     let mut wanted = refreshes(&mut cache);
     wanted.sort();
     assert_eq!(wanted, ["_sip._tcp.h Srv", "_sip._udp.h Srv", "h A", "h Naptr"]);
-    // And services that are new are found by the next.
+    // New services are found by the next request.
     cache.store(
         at(71),
         b"_sip._udp.h",
@@ -155,13 +155,13 @@ fn a_look_up_that_always_fails_holds_up_one_request_only() {
         }
     }
     assert!(failures > 50);
-    // Rarely called: it waits again.
+    // The name is rarely called, so that a request waits again.
     let later = 200 + u64::from(FAILED_S);
     assert_eq!(found(&cache, at(later), &q), "ask h Naptr");
 }
 
-/// One service's look-up failed some time ago: the host's own addresses are a guess that is not
-/// taken before the service was asked for again.
+/// One service's look-up failed some time ago. The host's own addresses are a guess, which is not used before
+/// the service was queried again.
 #[test]
 fn services_that_may_have_been_missed_are_asked_for_again() {
     let mut cache = Cache::new(10);
@@ -170,7 +170,7 @@ fn services_that_may_have_been_missed_are_asked_for_again() {
     cache.store(at(0), b"_sip._udp.h", RecordKind::Srv, FAILURE);
     cache.store(at(0), b"_sip._tcp.h", RecordKind::Srv, ok(300, vec![]));
     cache.store(at(0), b"h", RecordKind::A, one(300, "192.0.2.1"));
-    // Just now: it is all that there is.
+    // The look-up failed just now: the host's addresses are all that is left.
     assert_eq!(found(&cache, at(0), &q), OLD);
     assert_eq!(found(&cache, at(10), &q), "ask _sip._udp.h Srv");
     cache.store(
@@ -182,7 +182,7 @@ fn services_that_may_have_been_missed_are_asked_for_again() {
     assert_eq!(found(&cache, at(10), &q), "UDP 192.0.2.1:5099");
 }
 
-/// RFC 3263 §4.3: one host's look-up that fails hides nothing of what the others found.
+/// RFC 3263 §4.3: one host's failed look-up hides nothing of the results of the others.
 #[test]
 fn a_host_that_cannot_be_looked_up_is_passed_over() {
     let mut cache = Cache::new(10);
@@ -197,15 +197,15 @@ fn a_host_that_cannot_be_looked_up_is_passed_over() {
     cache.store(at(5), b"h1", RecordKind::A, FAILURE);
     cache.store(at(1), b"h2", RecordKind::A, one(300, "192.0.2.2"));
     assert_eq!(found(&cache, at(5), &q), "UDP 192.0.2.2:5062");
-    // Asked for again beside the requests, and there again.
+    // The host is queried again beside the requests, and is there again.
     assert_eq!(found(&cache, at(7), &q), "UDP 192.0.2.2:5062");
     assert_eq!(refreshes(&mut cache), ["h1 A"]);
     cache.store(at(8), b"h1", RecordKind::A, one(300, "192.0.2.1"));
     assert_eq!(found(&cache, at(8), &q), "UDP 192.0.2.1:5061, UDP 192.0.2.2:5062");
 }
 
-/// A name that was never known, and a name service that gives no result, each query after 5 s: the
-/// request learns it in a time that is bounded.
+/// The name was never known, and each query ends without a result after 5 s: the request fails in bounded
+/// time.
 #[test]
 fn a_dead_name_service_is_told_in_time() {
     let mut cache = Cache::new(100);
@@ -229,7 +229,7 @@ fn a_dead_name_service_is_told_in_time() {
     assert_eq!(end, "unavailable");
 }
 
-/// The fate of an address is each request's own business: the cache does not learn it.
+/// The fate of an address concerns each request alone: the cache does not learn it.
 #[test]
 fn a_shorter_lived_answer_serves_the_next_and_the_list_of_one_under_way_stays() {
     let mut cache = Cache::new(10);
@@ -244,7 +244,7 @@ fn a_shorter_lived_answer_serves_the_next_and_the_list_of_one_under_way_stays() 
     cache.store(at(3), b"h", RecordKind::A, one(10, "192.0.2.3"));
     assert_eq!(found(&cache, at(3), &host()), "UDP 192.0.2.3:5060");
     assert_eq!(text(&under_way), [OLD, NEW]);
-    // The new time to live counts, not what was left of the old.
+    // The new time to live counts, not the rest of the old.
     found(&cache, at(13), &host());
     assert_eq!(refreshes(&mut cache), ["h A"]);
 }
@@ -316,8 +316,8 @@ fn look_ups_that_nobody_waits_for_are_bounded() {
     assert_eq!(refreshes(&mut cache).len(), MAX_REFRESHES);
 }
 
-/// Records that were asked for beside, and turned out not to be needed, hold up no request when their
-/// time is over.
+/// If records were queried beside, and turned out not to be needed, they hold up no request when their time
+/// is over.
 #[test]
 fn services_that_are_not_used_are_not_waited_for() {
     let mut cache = Cache::new(10);

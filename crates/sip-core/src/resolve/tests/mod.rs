@@ -81,7 +81,7 @@ fn spell(name: &[u8], kind: RecordKind) -> String {
     alloc::format!("{} {kind:?}", String::from_utf8_lossy(name))
 }
 
-/// Gives results from `zone` until the machine is done: where to, and what was asked for.
+/// Gives results from `zone` until the machine is done. Returns the addresses, and the queries.
 fn run(cache: &mut Cache, zone: Zone<'_>, q: &Question<'_>) -> (Vec<String>, Vec<String>) {
     let mut asked = vec![];
     loop {
@@ -262,7 +262,8 @@ fn services_come_by_priority_and_fall_back_to_addresses() {
     assert_eq!(locate(&[], &question("example.com")), Vec::<String>::new());
 }
 
-/// RFC 2782: "." says decidedly not; RFC 3263 §4.2: addresses only where there are no SRV records.
+/// RFC 2782: "." says decidedly not; RFC 3263 §4.2: a host's addresses count only if there are no SRV
+/// records.
 #[test]
 fn a_service_that_is_not_offered_is_not_looked_for_elsewhere() {
     let mut zone = vec![
@@ -321,7 +322,8 @@ fn addresses_that_are_no_hosts_are_left_out() {
     assert_eq!(locate(&zone, &q), ["UDP [2001:db8::1]:5060"]);
 }
 
-/// RFC 3261 §16.11: whatever order the name service gives, at each worker.
+/// RFC 3261 §16.11: the choice is the same in whatever order the name service gives addresses, at each
+/// worker.
 #[test]
 fn without_state_the_choice_follows_from_the_set_alone() {
     let ips = ["192.0.2.3", "192.0.2.1", "192.0.2.2"];
@@ -330,7 +332,7 @@ fn without_state_the_choice_follows_from_the_set_alone() {
     let zones = [ips, turned].map(|ips| [("h", RecordKind::A, ips.map(address).to_vec())]);
     let mut q = question("h");
     q.port = Some(5060);
-    // With state, as they came.
+    // With state, addresses stay as they came.
     assert_eq!(locate(&zones[0], &q)[0], "UDP 192.0.2.3:5060");
     assert_eq!(locate(&zones[1], &q)[0], "UDP 192.0.2.1:5060");
     q.stateless = true;

@@ -66,7 +66,7 @@ fn a_sips_uri_takes_services_of_sips_only() {
     let mut q = question("example.com");
     (q.secure, q.transports) = (true, ALL);
     assert_eq!(locate(&domain(), &q), ["TLS 192.0.2.1:5061"]);
-    // None of them in NAPTR: as if there were none at all; and at last the host itself.
+    // If NAPTR has none of them, it counts as absent; at last the host itself is used.
     let mut zone = domain();
     zone[0]
         .2
@@ -127,7 +127,7 @@ fn websockets_only_where_they_can_be_opened() {
     assert_eq!(locate(&zone, &q)[0], "WSS 192.0.2.1:443");
 }
 
-/// Wrong flags, a regular expression, no replacement, another service: as if it were not there.
+/// Records with wrong flags, a regular expression, no replacement or another service count as absent.
 #[test]
 fn records_that_are_none_of_ours_change_nothing() {
     let with = |flags: &str, service: &str, regexp: &str, replacement: &str| Record::Naptr {
@@ -160,20 +160,20 @@ fn records_that_are_none_of_ours_change_nothing() {
         bad.push(with("s", service, "", to));
     }
     let mut zone = domain();
-    // Nothing else: the same as without NAPTR.
+    // If there are no others, the result is the same as without NAPTR.
     zone[0].2 = bad.clone();
     assert_eq!(
         locate(&zone, &question("example.com")),
         locate(&domain()[1..], &question("example.com"))
     );
     assert_eq!(locate(&zone, &question("example.com")), ["UDP 192.0.2.1:5060"]);
-    // Beside a good one: that one.
+    // If there is a good one, it is used.
     zone[0].2.push(pointer(9, 9, "SIP+D2T", "_sip._tcp.example.com"));
     assert_eq!(locate(&zone, &question("example.com"))[0], "TCP 192.0.2.1:5071");
 }
 
-/// To itself, to another NAPTR, through an SRV record back to the domain: each step goes on to
-/// another kind of record, so there is no circle.
+/// Records may lead to themselves, to another NAPTR, or through an SRV record back to the domain. Each step
+/// goes on to another kind of record, so there is no circle.
 #[test]
 fn circles_end() {
     let zone = [
@@ -227,7 +227,7 @@ fn a_replacement_without_services_leaves_the_host_by_that_transport() {
     assert_eq!(locate(&zone, &question("example.com")), ["TCP 192.0.2.9:5060"]);
 }
 
-/// Thousands of pointers, services and hosts: so many look-ups and no more, the best of them.
+/// Thousands of pointers, services and hosts: the look-ups are bounded, and are the best of them.
 #[test]
 fn too_many_records_are_bounded() {
     let names: Vec<String> = (0..2_000)

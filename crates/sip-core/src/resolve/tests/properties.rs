@@ -1,4 +1,4 @@
-//! What holds for any records.
+//! Properties of any records.
 
 use alloc::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ const KINDS: [RecordKind; 4] = [
 
 type AnyZone = BTreeMap<(usize, usize), Option<Vec<Record>>>;
 
-/// Each record set, or a failure where the name service gives none.
+/// Each record set, or a failure if the name service gives none.
 fn zones() -> impl Strategy<Value = AnyZone> {
     let set = prop::option::weighted(0.9, prop::collection::vec(records(), 0..24));
     prop::collection::btree_map((0..NAMES.len(), 0..KINDS.len()), set, 0..30)
@@ -106,7 +106,7 @@ fn answer(zone: &AnyZone, name: &[u8], kind: RecordKind) -> Result<Records, Unav
     }
 }
 
-/// Runs to the end; `None`: unavailable.
+/// Runs the machine to its end; `None`: unavailable.
 fn solve(zone: &AnyZone, q: &Question<'_>, side_by_side: bool) -> Option<Candidates> {
     let mut cache = Cache::new(1_000);
     for _ in 0..=MAX_LOOKUPS {
@@ -130,7 +130,7 @@ proptest! {
     #[test]
     fn any_records_give_only_what_can_be_sent_to(zone in zones(), q in questions()) {
         let found = solve(&zone, &q, true);
-        // The same dice, the same order; whether look-ups are made one by one or side by side.
+        // The same dice give the same order, whether look-ups are made one by one or side by side.
         prop_assert_eq!(&found, &solve(&zone, &q, true));
         prop_assert_eq!(&found, &solve(&zone, &q, false));
         let found = found.unwrap_or_default();

@@ -28,7 +28,7 @@ fn framer() -> Framer {
     Framer::new(&limits())
 }
 
-/// Gives one piece of the stream; no memory may exceed the bounds, nor stay where nothing is under way.
+/// Gives one piece of the stream. No memory may exceed the bounds, nor stay if no message is under way.
 fn feed(framer: &mut Framer, piece: &[u8], seen: &mut Vec<Seen>) {
     let mut input = piece;
     loop {
@@ -298,8 +298,8 @@ proptest! {
         prop_assert_eq!(cut(&messages.concat(), &cuts), expected);
     }
 
-    /// What is framed as a message, the parser takes to be the same message; what is refused for
-    /// its line ends or its length, the parser finds fault with too.
+    /// If a message was framed, the parser takes it to be the same message. If it was refused for its line
+    /// ends or its length, the parser finds fault with it, too.
     #[test]
     fn the_parser_agrees(stream in streams()) {
         for seen in whole(&stream) {

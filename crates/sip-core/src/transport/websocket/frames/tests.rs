@@ -29,7 +29,7 @@ fn frames() -> Frames {
     })
 }
 
-/// Gives one piece of the stream; no memory may exceed the bound, nor stay where nothing is under way.
+/// Gives one piece of the stream. No memory may exceed the bound, nor stay if no frame is under way.
 fn feed(frames: &mut Frames, piece: &[u8], seen: &mut Vec<Seen>) {
     let mut input = piece;
     loop {
@@ -71,7 +71,7 @@ fn cut(stream: &[u8], cuts: &[prop::sample::Index]) -> Vec<Seen> {
     seen
 }
 
-/// One more than there are cuts; some may be empty.
+/// The pieces of `bytes`: one more than there are cuts; some may be empty.
 fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     at.extend([0, bytes.len()]);
@@ -108,7 +108,7 @@ fn text(payload: &str) -> Seen {
     Seen::Message(payload.as_bytes().to_vec())
 }
 
-/// RFC 6455 §5.7, as far as a client may send it: the others are of servers, and unmasked.
+/// RFC 6455 §5.7, as far as a client may send the examples: the others are of servers, and unmasked.
 #[test]
 fn the_examples() {
     assert_eq!(
@@ -143,7 +143,7 @@ fn the_examples() {
     assert_eq!(frames.next(&mut input), Unframed::Incomplete);
 }
 
-/// RFC 6455 §5.1 to §5.5, §7.4, §8.1: whatever is wrong, with the code that says so.
+/// RFC 6455 §5.1 to §5.5, §7.4, §8.1: each fault, with its close code.
 #[test]
 fn faults_end_the_connection() {
     use FrameFault::*;
@@ -213,7 +213,7 @@ fn faults_end_the_connection() {
         (length(0xff, &[0x7f, 0xff, 0, 0, 0, 0, 0, 0]), TooLarge, 1009),
         (opened(client(0x80, &[b'a'; 300])), TooLarge, 1009),
     ] {
-        // Nothing is heard afterwards.
+        // Later bytes are ignored.
         let longer = [stream.clone(), client(0x81, b"late")].concat();
         assert_eq!(whole(&longer).last(), Some(&Seen::Error(fault)), "{stream:02x?}");
         assert_eq!(whole(&longer).len(), 1, "{stream:02x?}");
@@ -258,7 +258,7 @@ fn binary_need_not_be_text() {
     assert_eq!(whole(&stream), [Seen::Message(b"\xff\xfe\xe2".to_vec())]);
 }
 
-/// RFC 6455 §5.5.1: the code comes back, the reason does not; then all is over.
+/// RFC 6455 §5.5.1: the code comes back, the reason does not; then the stream has ended.
 #[test]
 fn close_is_echoed() {
     for (payload, code, reply) in [
@@ -274,7 +274,7 @@ fn close_is_echoed() {
         let expected = Seen::Close(code, reply.to_vec());
         let stream = [client(0x88, payload), client(0x81, b"late"), vec![0xff]].concat();
         assert_eq!(whole(&stream), core::slice::from_ref(&expected));
-        // Within a message, which is then lost.
+        // A Close may come within a message, which is then lost.
         assert_eq!(whole(&[client(0x01, b"a"), stream].concat()), [expected]);
     }
 }
@@ -303,7 +303,7 @@ fn keep_alives() {
             Seen::Pong,
             Seen::Ping(vec![0x8a, 0]),
             Seen::Ping([&[0x8a, 125][..], &[b'x'; 125]].concat()),
-            // What the core makes of such a datagram: nothing.
+            // The core ignores such a datagram.
             text("\r\n\r\n\r\n"),
         ]
     );
@@ -356,7 +356,7 @@ fn a_length_alone_reserves_nothing() {
     assert!(frames.held_bytes() < 64);
 }
 
-/// RFC 7118 §5, RFC 3261 §18.3: the parser treats what was in a frame as a datagram.
+/// RFC 7118 §5, RFC 3261 §18.3: the parser treats a message from a frame as a datagram.
 #[test]
 fn a_message_is_a_datagram() {
     for (headers, body, end_of_body, defect) in [
@@ -378,7 +378,7 @@ fn a_message_is_a_datagram() {
     }
 }
 
-/// What is sent is a frame that the same codec would read, were it masked.
+/// A written frame could be read by the same codec, were it masked.
 #[test]
 fn the_written_frame_has_the_message() {
     for message in [&b"SIP/2.0 200 OK\r\n\r\n"[..], b"\xff\xfe", &[b'x'; 200]] {

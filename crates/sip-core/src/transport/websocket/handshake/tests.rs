@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// [`Handshaking`] with its bytes owned, and what is left for frames.
+/// [`Handshaking`] with its bytes owned, and the rest of the input, for frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
@@ -265,12 +265,12 @@ fn refusals_say_why() {
          Content-Length: 69\r\n\r\n\
          Sec-WebSocket-Protocol must offer the sub-protocol \"sip\" (RFC 7118).\n"
     );
-    // RFC 6455 §4.2.2, RFC 9110 §15.5.22: which version, which protocol.
+    // RFC 6455 §4.2.2, RFC 9110 §15.5.22: the response names the version and the protocol.
     let upgrade = response(HandshakeFault::WebSocketVersion);
     assert!(upgrade.starts_with("HTTP/1.1 426 Upgrade Required\r\n"));
     assert!(upgrade.contains("\r\nSec-WebSocket-Version: 13\r\n"));
     assert!(upgrade.contains("\r\nUpgrade: websocket\r\n"));
-    // RFC 9110 §15.5.6: what would be allowed.
+    // RFC 9110 §15.5.6: the response names the allowed method.
     assert!(response(HandshakeFault::Method).contains("\r\nAllow: GET\r\n"));
 }
 
