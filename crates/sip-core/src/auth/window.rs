@@ -6,7 +6,7 @@
 //! newest requests. These hashes distinguish a retransmission that no transaction absorbs from a replay.
 //!
 //! **At the bound** the window that was opened first leaves. Its nonce must not be accepted afresh. So the
-//! map remembers the latest time of issue among the nonces that left (the *floor*): an unknown nonce issued
+//! map remembers the latest time of issue among the nonces that left (the *floor*). An unknown nonce issued
 //! at or before the floor is [`NonceUse::Unknown`], and its user is challenged again with `stale=true`. The
 //! floor begins just before the time at which the map was made. So a restart, which forgets all windows,
 //! opens no door either.

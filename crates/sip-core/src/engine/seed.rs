@@ -101,8 +101,8 @@ impl Seed {
         }
     }
 
-    /// The MAC of the caller's mark. Multiplications suffice as a hash: the callee of a call sees none of its
-    /// results, and callers that find out the seed from several could make marks of their own dialog. The
+    /// The MAC of the caller's mark. Multiplications suffice as a hash: the callee of a call sees none of
+    /// these MACs. Callers that find out the seed from several could make marks of their own dialog. The
     /// callee of a subscription sees some (RFC 6665 §4.4.1), but no mark of a subscription is good for calls.
     #[inline]
     pub(crate) fn caller_mac(self, callee_tag: &[u8]) -> u64 {

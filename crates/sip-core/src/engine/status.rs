@@ -98,7 +98,7 @@ impl Status<'static> {
         Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactFlowClosed);
     pub(crate) const CONTACT_UNUSABLE: Self =
         Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnusable);
-    /// The Path of a contact cannot be read: it was checked when it came.
+    /// The Path of a contact cannot be read, although it was checked when it came.
     pub(crate) const PATH_UNUSABLE: Self = Self::SERVER_ERROR.because(RefusalCause::ContactUnusable);
     /// RFC 5630 §5.3: a SIPS request goes on by TLS only.
     pub(crate) const NOT_SECURE: Self = Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::NotSecure);

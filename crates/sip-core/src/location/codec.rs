@@ -207,8 +207,8 @@ impl BindingRef<'_> {
         !self.instance.is_empty() && self.instance == other.instance
     }
 
-    /// Whether the flow is the only way to the binding: it registered as a flow (RFC 5626 §4.2, §4.3), or is
-    /// a WebSocket client, whose Contact names no host (RFC 7118 §5).
+    /// Whether the flow is the only way to the binding. Either the binding was registered as a flow (RFC 5626
+    /// §4.2, §4.3), or it is a WebSocket client, whose Contact names no host (RFC 7118 §5).
     pub fn is_flow(&self) -> bool {
         let ob = || {
             may_have_ob(self.contact)

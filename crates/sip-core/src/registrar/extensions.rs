@@ -1,5 +1,5 @@
-//! Option tags that a request requires and this server does not know (RFC 3261 §8.2.2.3, §16.3 step 5), here as
-//! a registrar and, by the same rule, as a proxy.
+//! Option tags that a request requires and this server does not know (RFC 3261 §8.2.2.3, §16.3 step 5). The
+//! same rule holds for the registrar and the proxy.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Registered contacts as targets (RFC 3261 §16.5, RFC 3327 §5.3): looked up, resolved if they lead
+//! Registered contacts as targets (RFC 3261 §16.5, RFC 3327 §5.3). They are looked up, resolved if they lead
 //! back to this server, and reached by their flow, their Path or their URI.
 
 use alloc::boxed::Box;

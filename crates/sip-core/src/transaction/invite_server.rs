@@ -43,8 +43,8 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 /// the INVITE as long as it has no response, and for each copy the final response is sent again. The callee
 /// repeats a 2xx, which passes if a copy of the INVITE came since the last 2xx.
 ///
-/// The 100 (Trying) "unless it knows that the TU will generate a provisional or final response within
-/// 200 ms" (§17.2.1) has no timer here: the proxy sends it as soon as it knows that it will not
+/// The 100 (Trying) is due "unless it knows that the TU will generate a provisional or final response within
+/// 200 ms" (§17.2.1). It has no timer here: the proxy sends the 100 as soon as it knows that it will not
 /// respond at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InviteServer {
