@@ -47,13 +47,14 @@ fn is_judged(case: &Case<'_>, call: &NetCall) -> bool {
             .all(|server| scenario.crashes(*server).next().is_none())
 }
 
+/// Whether a message is the stranger's, although it may have the Call-ID of a call.
+fn is_of_stranger(sent: &Sent) -> bool {
+    let vias = View::new(&sent.text).all("Via");
+    vias.map(|via| param(via, "branch")).any(is_strangers) || is_changed_copy(&sent.text)
+}
+
 fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
     let servers = case.path(call);
-    // Messages of the stranger may have the Call-ID of a call.
-    let is_of_stranger = |sent: &Sent| {
-        let vias = View::new(&sent.text).all("Via");
-        vias.map(|via| param(via, "branch")).any(is_strangers) || is_changed_copy(&sent.text)
-    };
     let sent: Vec<&Sent> = case.of_call(call).filter(|sent| !is_of_stranger(sent)).collect();
     let mut balances: BTreeMap<Kind<'_>, Balance> = BTreeMap::new();
     let mut invites: BTreeSet<(NodeId, &str)> = BTreeSet::new();
