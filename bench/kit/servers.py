@@ -200,7 +200,7 @@ class Relay:
     def __init__(self, scenario, work):
         binary = work / "relay"
         if not binary.exists():
-            run([find("cc"), "-O2", "-o", binary, ROOT / "bench/relay.c"])
+            run([find("cc"), "-O2", "-o", binary, ROOT / "crates/lab/src/servers/relay.c"])
         words = [binary, SCENARIOS[scenario]["relay"], SIP_PORT, CALLER_PORT, CALLEE_PORT]
         self.process = Process("relay", words, work, SERVER_CPU)
         self.process.wait_for(lambda: listens(transport(scenario)))

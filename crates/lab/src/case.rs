@@ -14,6 +14,8 @@ pub enum Server {
     Kamailio,
     /// A relay of datagrams or bytes that reads no message: what a proxy would cost if SIP cost nothing.
     Floor,
+    /// The same as a program in C, which shares no code with this project.
+    BareRelay,
 }
 
 impl Server {
@@ -23,7 +25,13 @@ impl Server {
             Self::Trapezoid => "Trapezoid",
             Self::Kamailio => "Kamailio",
             Self::Floor => "floor",
+            Self::BareRelay => "bare relay",
         }
+    }
+
+    /// Whether it passes messages on without reading them: it challenges no request, and asks for none.
+    pub fn is_relay(self) -> bool {
+        matches!(self, Self::Floor | Self::BareRelay)
     }
 }
 
@@ -99,6 +107,7 @@ impl Case {
         let transport = match self.transport {
             Transport::Udp => "UDP",
             Transport::Tcp => "TCP",
+            Transport::Tls => "TLS",
         };
         format!("{what}, {transport}, {auth}")
     }
@@ -237,6 +246,9 @@ mod tests {
         assert_eq!(Case::redirect(false).text(), "redirection, UDP, no auth");
         let mut setup = Setup::of(Server::Trapezoid, call);
         assert_eq!(setup.text(), "Trapezoid stateless, TCP, digest");
+        let over_tls = Case::call(State::Transaction, false, Transport::Tls);
+        let relay = Setup::of(Server::BareRelay, over_tls);
+        assert_eq!(relay.text(), "bare relay stateful, TLS, no auth");
         setup.look_ups = Some(LookUps {
             connections: 8,
             mode: Mode::Fixed,

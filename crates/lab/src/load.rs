@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,8 @@ pub enum Transport {
     Udp,
     /// One connection from the caller and one to the callee.
     Tcp,
+    /// The same, encrypted.
+    Tls,
 }
 
 impl Transport {
@@ -62,6 +64,7 @@ impl Transport {
         match self {
             Self::Udp => "udp",
             Self::Tcp => "tcp",
+            Self::Tls => "tls",
         }
     }
 }
@@ -93,6 +96,21 @@ pub struct Request {
     pub outbound: bool,
     /// Where registrations point to: the same in all runs, so that what comes again refreshes.
     pub contact: Option<SocketAddr>,
+    /// The callers' address; absent: the system chooses it.
+    pub local: Option<SocketAddr>,
+    /// What both ends need for TLS.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Files of the generator's ends for TLS, PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The authority by which callers verify the server.
+    pub authority: PathBuf,
+    /// The certificate that the called end shows.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 impl Request {
@@ -118,6 +136,18 @@ impl Request {
         }
         if let Some(contact) = self.contact {
             option("--contact", contact.to_string());
+        }
+        if let Some(local) = self.local {
+            option("--local", local.to_string());
+        }
+        if let Some(tls) = &self.tls {
+            for (name, path) in [
+                ("--tls-ca", &tls.authority),
+                ("--tls-cert", &tls.certificate),
+                ("--tls-key", &tls.key),
+            ] {
+                words.extend([name.into(), path.as_os_str().to_owned()]);
+            }
         }
         words.extend(self.outbound.then(|| "--outbound".into()));
         words.extend(["--json".into(), report.as_os_str().to_owned()]);
@@ -375,6 +405,12 @@ mod tests {
             uas: Some("127.0.0.1:5070".parse().unwrap()),
             outbound: true,
             contact: Some("127.0.0.1:5071".parse().unwrap()),
+            local: Some("127.0.0.1:5072".parse().unwrap()),
+            tls: Some(TlsFiles {
+                authority: "ca.pem".into(),
+                certificate: "phone.pem".into(),
+                key: "phone.key".into(),
+            }),
         };
         let words: Vec<String> = request
             .words(Path::new("out.json"))
@@ -385,7 +421,9 @@ mod tests {
             words.join(" "),
             "load call --poisson --target 127.0.0.1:5060 --transport tcp --rate 1234.500 --warmup 500ms \
              --duration 3000ms --auth digest --users user:10000 --password pass{n} --domain bench \
-             --seed 7 --drain 4000ms --uas 127.0.0.1:5070 --contact 127.0.0.1:5071 --outbound --json out.json"
+             --seed 7 --drain 4000ms --uas 127.0.0.1:5070 --contact 127.0.0.1:5071 \
+             --local 127.0.0.1:5072 --tls-ca ca.pem --tls-cert phone.pem --tls-key phone.key --outbound \
+             --json out.json"
         );
     }
 }

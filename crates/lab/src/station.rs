@@ -8,13 +8,13 @@ use crate::case::{Purpose, Run, Server, Setup};
 use crate::cgroup::{self, Group, Kind};
 use crate::cpu::{self, Sample};
 use crate::failure::{Failure, Outcome, Stop};
-use crate::load::{Criterion, Operation, Report, Request, USERS};
+use crate::load::{Criterion, Operation, Report, Request, Transport, USERS};
 use crate::metrics::{self, Page};
 use crate::process::{Child, Launcher, Order, Output, ports, set_affinity};
 use crate::programs;
 use crate::progress::Progress;
 use crate::results::{Absent, Batches, Direction, Row, Wire};
-use crate::servers::{self, DelayRelay, MariaDb, Ports, Site, fresh};
+use crate::servers::{self, Certificates, DelayRelay, MariaDb, Ports, Site, fresh};
 
 /// What experiments need: tests have one without servers.
 pub trait Bench {
@@ -110,6 +110,7 @@ pub struct Station<'a> {
     servers: usize,
     relay: Option<DelayRelay>,
     database: Option<MariaDb>,
+    certificates: Option<Certificates>,
     launcher: Launcher,
     runs: u32,
     seed: u64,
@@ -185,6 +186,7 @@ impl<'a> Station<'a> {
             servers: 1,
             relay: None,
             database: None,
+            certificates: None,
             runs: 0,
             seed: conditions.seed,
         })
@@ -232,24 +234,16 @@ impl<'a> Station<'a> {
     /// Ports that none of the servers has: the one of the called end is bound under load only.
     fn ports(&self) -> Outcome<Ports> {
         loop {
-            let [sip, uas, admin] = ports::free()?;
-            let is_taken = self.running.iter().any(|running| {
-                let Ports {
-                    sip: a,
-                    uas: b,
-                    admin: c,
-                } = running.ports;
-                [a, b, c].iter().any(|port| [sip, uas, admin].contains(port))
-            });
-            if !is_taken {
-                return Ok(Ports { sip, uas, admin });
+            let ports = Ports::free()?;
+            if !self.running.iter().any(|running| running.ports.meets(ports)) {
+                return Ok(ports);
             }
         }
     }
 
     /// A directory for a server, that none of those which run has.
     fn place(&self, server: Server) -> PathBuf {
-        let name = server.name().to_lowercase();
+        let name = server.name().to_lowercase().replace(' ', "-");
         let mut number = 1;
         loop {
             let directory = match number {
@@ -269,7 +263,7 @@ impl<'a> Station<'a> {
 
     /// The port that a setup finds its database at; starts what is not there yet.
     fn database_port(&mut self, setup: &Setup) -> Outcome<Option<u16>> {
-        if !needs_database(setup) {
+        if !servers::needs_database(setup) {
             return Ok(None);
         }
         let others = [self.cpus.other];
@@ -296,6 +290,20 @@ impl<'a> Station<'a> {
         Ok(self.relay.as_ref().map(DelayRelay::port))
     }
 
+    /// Makes what TLS needs, once.
+    fn certify(&mut self, setup: &Setup) -> Outcome<()> {
+        if setup.case.transport == Transport::Tls && self.certificates.is_none() {
+            self.certificates = Some(Certificates::make(&self.directory("certificates"))?);
+        }
+        Ok(())
+    }
+
+    /// What TLS needs, of a setup over TLS.
+    fn certificates(&self, setup: &Setup) -> Option<&Certificates> {
+        let is_secure = setup.case.transport == Transport::Tls;
+        self.certificates.as_ref().filter(|_| is_secure)
+    }
+
     /// Makes the server of this setup run, warm and without what an overload has left.
     fn ensure(&mut self, setup: &Setup) -> Outcome<()> {
         let known = self.running.iter().position(|running| running.setup == *setup);
@@ -308,6 +316,7 @@ impl<'a> Station<'a> {
         }
         self.leave(self.servers.saturating_sub(1));
         let database = self.database_port(setup)?;
+        self.certify(setup)?;
         let ports = self.ports()?;
         let group = match (setup.quota, &self.quota) {
             (Some(part), Ok(kind)) => Some(kind.group("server", part).map_err(Failure::Failed)?),
@@ -327,6 +336,7 @@ impl<'a> Station<'a> {
                 cpus: &cpus,
                 groups: &groups,
                 database,
+                certificates: self.certificates(setup),
             },
         )?;
         wait_for_connections(setup, ports, &mut child)?;
@@ -393,12 +403,14 @@ impl<'a> Station<'a> {
         std::fs::create_dir_all(&directory).map_err(|error| Failure::failed(directory.display(), error))?;
         self.runs += 1;
         let path = directory.join(format!("report-{}.json", self.runs));
+        // The bare relay knows its caller by the port.
+        let is_known = setup.server == Server::BareRelay && setup.case.transport == Transport::Udp;
         let request = Request {
             operation: setup.case.operation,
             target: ports::local(ports.sip),
             transport: setup.case.transport,
-            // The floor challenges no request.
-            auth: setup.case.auth && setup.server != Server::Floor,
+            // A relay challenges no request.
+            auth: setup.case.auth && !setup.server.is_relay(),
             rate: run.rate,
             warmup_s: run.warmup_s,
             duration_s: run.duration_s,
@@ -406,9 +418,11 @@ impl<'a> Station<'a> {
             // Another for each run, and the same for the same experiment.
             seed: self.seed.wrapping_add(u64::from(self.runs)),
             uas: (setup.case.operation == Operation::Call).then(|| ports::local(ports.uas)),
-            // The floor does not ask to stay in the way.
-            outbound: setup.server == Server::Floor && setup.case.operation == Operation::Call,
+            // A relay does not ask to stay in the way.
+            outbound: setup.server.is_relay() && setup.case.operation == Operation::Call,
             contact: (setup.case.operation == Operation::Register).then(|| ports::local(ports.uas)),
+            local: is_known.then(|| ports::local(ports.caller)),
+            tls: self.certificates(setup).map(Certificates::generator),
         };
         let mut words = vec![self.program.clone().into_os_string()];
         words.extend(request.words(&path));
@@ -449,7 +463,7 @@ impl<'a> Station<'a> {
     fn read(&self) -> Outcome<Reading> {
         let running = self.running.last();
         let running = running.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
-        let with_database = needs_database(&running.setup);
+        let with_database = servers::needs_database(&running.setup);
         Ok(Reading {
             server: cpu::sample(running.child.pid()),
             database: self
@@ -516,16 +530,6 @@ impl<'a> Station<'a> {
         self.running
             .last()
             .map_or(0, |running| ports::drops(running.ports.sip))
-    }
-}
-
-/// Whether credentials or registrations are in MariaDB: ours far away, Kamailio's always.
-fn needs_database(setup: &Setup) -> bool {
-    let case = &setup.case;
-    match setup.server {
-        Server::Trapezoid => setup.look_ups.is_some(),
-        Server::Kamailio => case.auth || case.durable,
-        Server::Floor => false,
     }
 }
 
@@ -609,26 +613,7 @@ impl Bench for Station<'_> {
     }
 
     fn absent(&mut self, setup: &Setup) -> Option<Absent> {
-        let why = if setup.server == Server::Kamailio && programs::find("kamailio").is_none() {
-            "kamailio is not installed (Debian: kamailio, kamailio-mysql-modules)".to_owned()
-        } else if needs_database(setup) {
-            match servers::missing() {
-                None if setup.server == Server::Kamailio && !servers::kamailio_has_mysql() => {
-                    "Kamailio's db_mysql module is not installed (Debian: kamailio-mysql-modules)".to_owned()
-                }
-                Some(program) => {
-                    format!("{program} is not installed (Debian: mariadb-server, mariadb-client)")
-                }
-                None if setup.case.durable && !servers::has_location_tables() => {
-                    "the tables of its registrar are not installed (Debian: kamailio-mysql-modules)"
-                        .to_owned()
-                }
-                None => return None,
-            }
-        } else {
-            return None;
-        };
-        Some(Absent {
+        servers::missing(setup).map(|why| Absent {
             what: setup.text(),
             why,
         })

@@ -43,17 +43,22 @@ impl Synthetic {
 fn cost(setup: &Setup) -> f64 {
     let case = &setup.case;
     let base = match (case.operation, setup.server) {
-        (_, Server::Floor) => 15.0,
+        (Operation::Register | Operation::Redirect, Server::BareRelay) => 4.0,
+        (_, Server::Floor | Server::BareRelay) => 15.0,
         (Operation::Register | Operation::Redirect, _) => 8.0,
         (Operation::Call, _) if case.state == State::Stateless => 25.0,
         (Operation::Call, _) => 35.0,
     };
-    let tcp = if case.transport == Transport::Tcp {
-        1.5
-    } else {
-        1.0
+    let tcp = match case.transport {
+        Transport::Udp => 1.0,
+        Transport::Tcp => 1.5,
+        Transport::Tls => 1.8,
     };
-    let auth = if case.auth { 20.0 } else { 0.0 };
+    let auth = if case.auth && !setup.server.is_relay() {
+        20.0
+    } else {
+        0.0
+    };
     let peer = if setup.server == Server::Kamailio {
         2.0
     } else {

@@ -44,7 +44,7 @@ pub(crate) fn is_bound(transport: Transport, port: u16) -> bool {
     // TCP_LISTEN and, for a datagram socket, TCP_CLOSE (net/tcp_states.h).
     let (table, state) = match transport {
         Transport::Udp => ("/proc/net/udp", "07"),
-        Transport::Tcp => ("/proc/net/tcp", "0A"),
+        Transport::Tcp | Transport::Tls => ("/proc/net/tcp", "0A"),
     };
     let text = std::fs::read_to_string(table).unwrap_or_default();
     rows(&text).any(|row| row.port == port && row.state == state)
@@ -81,7 +81,7 @@ fn rows(text: &str) -> impl Iterator<Item = Row<'_>> {
 /// Whether the port answers as a SIP server: by UDP an OPTIONS is answered, however; by TCP connections are taken.
 pub(crate) fn answers(transport: Transport, port: u16) -> bool {
     match transport {
-        Transport::Tcp => is_bound(transport, port),
+        Transport::Tcp | Transport::Tls => is_bound(transport, port),
         Transport::Udp => options(port).unwrap_or(false),
     }
 }

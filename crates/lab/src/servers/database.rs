@@ -49,14 +49,14 @@ pub(super) fn url(port: u16) -> String {
 }
 
 /// What is missing of the programs, if anything.
-pub(crate) fn missing() -> Option<&'static str> {
+pub(super) fn missing() -> Option<&'static str> {
     ["mariadbd", "mariadb-install-db", "mariadb"]
         .into_iter()
         .find(|name| programs::find(name).is_none())
 }
 
 /// Whether the tables of Kamailio's registrar can be made.
-pub(crate) fn has_location_tables() -> bool {
+pub(super) fn has_location_tables() -> bool {
     Path::new(LOCATION_TABLES).exists()
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use rusqlite::Connection;
 
 use super::database::users;
-use super::{Site, suffix, words};
+use super::{Certificates, Site, suffix, words};
 use crate::case::{Mode, Setup, State};
 use crate::failure::{Failure, Outcome};
 use crate::load::{DOMAIN, Operation};
@@ -45,6 +45,7 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
         (true, Operation::Call | Operation::Redirect) => "\"INVITE\"",
     };
     let callee = format!("sip:127.0.0.1:{}{}", ports.uas, suffix(case.transport));
+    let tls = site.certificates.map_or_else(String::new, tls);
     let action = match case.operation {
         Operation::Redirect => "redirect",
         Operation::Call | Operation::Register => "relay",
@@ -68,7 +69,7 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
     });
     format!(
         "[server]\nworkers = 1\ndata_dir = \"data\"\ndrain_s = 1\n\
-         [[listen]]\ntransport = \"{transport}\"\naddress = \"127.0.0.1:{sip}\"\n\
+         [[listen]]\ntransport = \"{transport}\"\naddress = \"127.0.0.1:{sip}\"\n{tls}\
          [subscribers]\nurl = \"{subscribers}\"\n\
          [location]\nurl = \"{location}\"\ndurability = \"{durability}\"\n\
          [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n\
@@ -78,6 +79,17 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
          [admin]\nlisten = \"127.0.0.1:{admin}\"\ncpu_split = true\n{credentials}",
         sip = ports.sip,
         admin = ports.admin,
+    )
+}
+
+/// The listener's certificate, and the authority by which the callee is verified.
+fn tls(certificates: &Certificates) -> String {
+    let (certificate, key) = certificates.server();
+    format!(
+        "tls = {{ certificate = \"{}\", key = \"{}\" }}\n[tls]\nca = \"{}\"\n",
+        certificate.display(),
+        key.display(),
+        certificates.authority().display()
     )
 }
 
@@ -110,28 +122,13 @@ fn fill(site: &Site<'_>) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ports;
+    use super::super::with_site;
     use super::*;
     use crate::case::{Case, LookUps, Server};
-    use crate::failure::Stop;
     use crate::load::Transport;
 
     fn text(setup: &Setup) -> String {
-        let launcher = crate::process::Launcher::new("/bin/cat".into(), Stop::default()).unwrap();
-        let site = Site {
-            launcher: &launcher,
-            program: "/bin/false".as_ref(),
-            directory: "/nowhere".into(),
-            ports: Ports {
-                sip: 5060,
-                uas: 5070,
-                admin: 8080,
-            },
-            cpus: &[],
-            groups: &[],
-            database: Some(3306),
-        };
-        configuration(setup, &site)
+        with_site(setup, |site| configuration(setup, site))
     }
 
     fn ours(case: Case) -> Setup {
@@ -148,6 +145,20 @@ mod tests {
         assert!(
             call.contains("do = { relay = \"sip:127.0.0.1:5070;transport=tcp\" }"),
             "{call}"
+        );
+        assert!(!call.contains("[tls]"), "{call}");
+        let secure = text(&ours(Case::call(State::Transaction, false, Transport::Tls)));
+        assert!(
+            secure.contains(
+                "transport = \"tls\"\naddress = \"127.0.0.1:5060\"\n\
+                 tls = { certificate = \"/certificates/server.pem\", key = \"/certificates/server.key\" }\n\
+                 [tls]\nca = \"/certificates/authority.pem\"\n"
+            ),
+            "{secure}"
+        );
+        assert!(
+            secure.contains("relay = \"sip:127.0.0.1:5070;transport=tls\""),
+            "{secure}"
         );
         let digest = text(&ours(Case::call(State::Transaction, true, Transport::Udp)));
         assert!(digest.contains("methods = [\"INVITE\"]") && digest.contains("sqlite:subscribers.db"));

@@ -5,7 +5,7 @@
  *   relay udp PORT CALLER CALLEE     datagrams from the callee's port go to the caller's, others
  *                                    to the callee's; up to 64 for each system call
  *   relay tcp PORT CALLER CALLEE     one connection at a time, joined to one to the callee
- *   relay register PORT CALLER -     each REGISTER comes back as its own 200
+ *   relay register PORT CALLER -     each request comes back as its own 200, with a tag in To
  *
  * All on 127.0.0.1, until a signal ends it.     cc -O2 -o relay relay.c
  */
@@ -47,31 +47,44 @@ static int bound(int type, struct sockaddr_in *at)
 	return fd;
 }
 
-/* "REGISTER sip:bench SIP/2.0\r\n", 28 bytes, leaves from its 13th byte on as a status line */
-static const char request_line[] = "REGISTER sip:bench SIP/2.0\r\n", status_line[] = "SIP/2.0 200 OK\r\n";
-enum { CUT = sizeof request_line - sizeof status_line };
+/* What takes the place of the first line, and what a response has at the end of To (RFC 3261, 8.2.6.2). */
+static char status_line[] = "SIP/2.0 200 OK", tag[] = ";tag=floor";
+enum { PARTS = 4 };
+
+/* A request as its own response, in parts; how many. */
+static int answered(char *bytes, size_t length, struct iovec *parts)
+{
+	char *line = memchr(bytes, '\r', length), *end = bytes + length;
+	char *to = line ? memmem(line, end - line, "\r\nTo: ", 6) : NULL;
+	char *cut = to ? memchr(to + 2, '\r', end - to - 2) : NULL;
+	if (!cut) return 0;
+	parts[0] = (struct iovec){status_line, sizeof status_line - 1};
+	parts[1] = (struct iovec){line, cut - line};
+	parts[2] = (struct iovec){tag, sizeof tag - 1};
+	parts[3] = (struct iovec){cut, end - cut};
+	return PARTS;
+}
 
 static void datagrams(int fd, struct sockaddr_in *caller, struct sockaddr_in *callee, int answer)
 {
 	static char bytes[BATCH][DATAGRAM];
 	static struct mmsghdr messages[BATCH];
-	static struct iovec parts[BATCH];
+	static struct iovec parts[BATCH][PARTS];
 	static struct sockaddr_in from[BATCH];
 	for (;;) {
 		for (int i = 0; i < BATCH; i++) {
-			parts[i] = (struct iovec){bytes[i], DATAGRAM};
+			parts[i][0] = (struct iovec){bytes[i], DATAGRAM};
 			messages[i].msg_hdr = (struct msghdr){.msg_name = &from[i], .msg_namelen = sizeof from[i],
-				.msg_iov = &parts[i], .msg_iovlen = 1};
+				.msg_iov = parts[i], .msg_iovlen = 1};
 		}
 		int got = recvmmsg(fd, messages, BATCH, MSG_WAITFORONE, NULL);
 		for (int i = 0; i < got; i++) {
-			parts[i].iov_len = messages[i].msg_len;
+			struct msghdr *out = &messages[i].msg_hdr;
+			parts[i][0].iov_len = messages[i].msg_len;
 			if (!answer)
-				messages[i].msg_hdr.msg_name = from[i].sin_port == callee->sin_port ? caller : callee;
-			else if (messages[i].msg_len > sizeof request_line) {
-				parts[i] = (struct iovec){bytes[i] + CUT, messages[i].msg_len - CUT};
-				memcpy(bytes[i] + CUT, status_line, sizeof status_line - 1);
-			}
+				out->msg_name = from[i].sin_port == callee->sin_port ? caller : callee;
+			else /* what is no request goes back empty */
+				out->msg_iovlen = answered(bytes[i], messages[i].msg_len, parts[i]);
 		}
 		for (int sent = 0; sent < got;) {
 			int more = sendmmsg(fd, messages + sent, got - sent, 0);
