@@ -47,6 +47,8 @@ pub struct Options {
     pub scale: Scale,
     /// Where `results.json`, `report.html` and logs go.
     pub out: PathBuf,
+    /// Whether to go on with the experiments that ended early there.
+    pub resume: bool,
     /// The program that is server, generator and relay.
     pub program: PathBuf,
     /// Its version.
@@ -88,7 +90,8 @@ pub fn run(names: &[Name], options: &Options) -> Outcome<()> {
 fn one(name: Name, options: &Options, out: &Path) -> Outcome<()> {
     let mut progress = Progress::new(name.word());
     let mut results = Results::new(name.word(), options.scale.quick);
-    let done = measure(name, options, out, &mut progress, &mut results);
+    let earlier = earlier(name, options, out)?;
+    let done = measure(name, options, out, earlier, &mut progress, &mut results);
     progress.finish();
     if let Err(error) = &done {
         if results.rows.is_empty() {
@@ -109,15 +112,18 @@ fn measure(
     name: Name,
     options: &Options,
     out: &Path,
+    earlier: Option<Results>,
     progress: &mut Progress,
     results: &mut Results,
 ) -> Outcome<()> {
     let scale = &options.scale;
+    let rows = earlier.as_ref().map_or(0, |earlier| earlier.rows.len());
     let conditions = Conditions {
         warm_s: if scale.quick { 0.3 } else { 2.0 },
         warm_rate: 1_500.0,
         rtt_ms: scale.rtt_ms,
-        seed: options.seed,
+        // Other random times than those of the runs before.
+        seed: options.seed.wrapping_add(2 * rows as u64),
     };
     let (work, stop) = (out.join("work"), options.stop.clone());
     let mut station = Station::new(options.program.clone(), work, conditions, stop, progress)?;
@@ -130,11 +136,11 @@ fn measure(
             why: why.clone(),
         });
     }
-    let mut session = Session {
-        bench: &mut station,
-        results,
-        scale,
-    };
+    let mut session = Session::new(&mut station, results, scale);
+    session.out = Some(out.to_owned());
+    if let Some(earlier) = earlier {
+        session.go_on(earlier);
+    }
     let done = match name {
         Name::Transport => transport::run(&mut session, &[Server::Trapezoid]),
         Name::Peers => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid]),
@@ -145,6 +151,37 @@ fn measure(
     results.provenance.probe_after_ms = cpu::probe(results.provenance.server_cpu).unwrap_or(0.0);
     results.provenance.ended = machine::now();
     done
+}
+
+/// The results of an experiment that ended early, if it is to go on.
+fn earlier(name: Name, options: &Options, out: &Path) -> Outcome<Option<Results>> {
+    let file = out.join("results.json");
+    // Of several experiments, those that had not begun have none.
+    if !options.resume || (out != options.out && !file.exists()) {
+        return Ok(None);
+    }
+    let found = Results::read(&file)?;
+    let (version, commit) = (options.version, machine::commit(options.commit, &options.program));
+    let of = &found.provenance;
+    let other = if found.experiment != name.word() {
+        format!("they are of the experiment {}", found.experiment)
+    } else if found.quick != options.scale.quick {
+        "one is the quick form, the other is not".to_owned()
+    } else if (of.version.as_str(), of.commit.as_str()) != (version, commit.as_str()) {
+        format!(
+            "they are of trapezoid {}, commit {}; this is {version}, commit {commit}",
+            of.version, of.commit
+        )
+    } else {
+        // With other settings its runs are of no use, and must not be lost by a forgotten word.
+        let copy = out.join("results.earlier.json");
+        std::fs::copy(&file, &copy).map_err(|error| Failure::failed(copy.display(), error))?;
+        return Ok(Some(found));
+    };
+    Err(Failure::Usage(format!(
+        "{}: its results cannot go on: {other}",
+        out.display()
+    )))
 }
 
 fn provenance(options: &Options, cpus: Cpus) -> Provenance {
@@ -240,6 +277,56 @@ mod tests {
         let said = |judgement| summary(&with(true, judgement), Path::new("out"));
         assert!(said(Judgement::Undecided).starts_with("undecided     a: 1 and 2\n"));
         assert!(said(Judgement::Lost).starts_with("LOST          a: 1 and 2\n"));
+    }
+
+    #[test]
+    fn only_the_same_experiment_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options {
+            scale: Scale::full(),
+            out: directory.path().to_owned(),
+            resume: true,
+            program: "/nowhere/trapezoid".into(),
+            version: "1.2.3",
+            commit: Some("abc"),
+            command_line: Vec::new(),
+            seed: 1,
+            stop: Stop::default(),
+        };
+        let of = |options: &Options| earlier(Name::Peers, options, directory.path());
+        assert!(of(&options).is_err(), "there is nothing");
+        let write = |change: fn(&mut Results)| {
+            let mut results = Results::new("peers", false);
+            results.provenance.version = "1.2.3".to_owned();
+            results.provenance.commit = "abc".to_owned();
+            change(&mut results);
+            results.write(directory.path()).unwrap();
+        };
+        write(|_| ());
+        assert!(of(&options).unwrap().is_some());
+        assert!(directory.path().join("results.earlier.json").exists(), "a copy");
+        let anew = Options {
+            resume: false,
+            ..options.clone()
+        };
+        assert!(of(&anew).unwrap().is_none());
+        let of_all = earlier(Name::Peers, &options, &directory.path().join("peers"));
+        assert!(of_all.unwrap().is_none(), "it had not begun");
+        for (change, said) in [
+            (
+                (|results| results.experiment = "overload".to_owned()) as fn(&mut Results),
+                "overload",
+            ),
+            (|results| results.quick = true, "the quick form"),
+            (
+                |results| results.provenance.commit = "def".to_owned(),
+                "commit def",
+            ),
+        ] {
+            write(change);
+            let error = of(&options).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
     }
 
     #[test]

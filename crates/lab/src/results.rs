@@ -431,7 +431,10 @@ impl Results {
     pub fn write(&self, directory: &Path) -> Outcome<()> {
         let path = directory.join("results.json");
         let text = serde_json::to_string_pretty(self).map_err(|error| Failure::failed("results", error))?;
-        std::fs::write(&path, text + "\n").map_err(|error| Failure::failed(path.display(), error))
+        // Whatever ends the lab meanwhile, the last file is whole.
+        let new = directory.join("results.json.new");
+        let written = std::fs::write(&new, text + "\n").and_then(|()| std::fs::rename(&new, &path));
+        written.map_err(|error| Failure::failed(path.display(), error))
     }
 
     /// Reads a `results.json`.

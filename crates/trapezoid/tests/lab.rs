@@ -180,6 +180,7 @@ fn wrong_command_lines_are_refused() {
         &["lab", "nothing"],
         &["lab", "transport", "--repeats", "0"],
         &["lab", "report"],
+        &["lab", "peers", "--resume", "here", "--out", "there"],
     ] {
         let output = command(arguments).output().expect("it runs");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -139,6 +139,10 @@ fn predict(session: &mut Session<'_>) -> Outcome<()> {
         session.results.notes.push(text);
         return Ok(());
     };
+    if !session.results.predictions.is_empty() {
+        // Those of the earlier run that this one goes on with: its searches followed from them.
+        return Ok(());
+    }
     let plan = session.bench.plan(&adaptive, &costs)?;
     session.results.predictions = predictions(&plan);
     Ok(())

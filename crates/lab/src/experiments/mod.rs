@@ -9,12 +9,19 @@ pub(crate) mod synthetic;
 mod tests;
 pub(crate) mod transport;
 
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
 use crate::case::{Purpose, Run, Setup};
 use crate::failure::{Failure, Outcome};
 use crate::load::Criterion;
 use crate::results::{Found, Results, Row};
 use crate::station::Bench;
 use crate::statistics::{Limits, Seen, search};
+
+/// Between two times that results are written while an experiment runs.
+const SAVE: Duration = Duration::from_secs(30);
 
 /// A stall delays operations, and loses few: when as many fail the load is too much.
 const BEYOND_DOUBT: f64 = 0.1;
@@ -126,16 +133,77 @@ pub(crate) struct Session<'a> {
     pub(crate) bench: &'a mut dyn Bench,
     pub(crate) results: &'a mut Results,
     pub(crate) scale: &'a Scale,
+    /// Runs of an earlier time that this one goes on with, in their order.
+    earlier: VecDeque<Row>,
+    /// Where results are written while the experiment runs; absent: nowhere.
+    pub(crate) out: Option<PathBuf>,
+    saved: Instant,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// A new one.
+    pub(crate) fn new(bench: &'a mut dyn Bench, results: &'a mut Results, scale: &'a Scale) -> Self {
+        Self {
+            bench,
+            results,
+            scale,
+            earlier: VecDeque::new(),
+            out: None,
+            saved: Instant::now(),
+        }
+    }
+
+    /// Goes on with an experiment that ended early: its runs are not made again.
+    pub(crate) fn go_on(&mut self, earlier: Results) {
+        let text = format!(
+            "{} runs are those of {}, which ended early; the others were made later",
+            earlier.rows.len(),
+            earlier.provenance.began
+        );
+        self.results.notes.push(text);
+        self.results.predictions = earlier.predictions;
+        self.earlier = earlier.rows.into();
+    }
+
     /// One run; its row is kept.
     pub(crate) fn run(&mut self, setup: &Setup, run: &Run) -> Outcome<Row> {
-        let row = self.bench.measure(setup, run)?;
+        let row = match self.made_earlier(setup, run) {
+            Some(row) => row,
+            None => self.bench.measure(setup, run)?,
+        };
         let seconds = self.scale.seconds(run.purpose);
         self.bench.progress().done(seconds);
         self.results.rows.push(slim(row.clone()));
+        self.save()?;
         Ok(row)
+    }
+
+    /// The row of a run that was made earlier. What is run follows from the rows before it, so that an experiment which
+    /// goes on asks for the same runs in the same order. Once it asks for another, the rest is of no use.
+    fn made_earlier(&mut self, setup: &Setup, run: &Run) -> Option<Row> {
+        let row = self.earlier.pop_front()?;
+        if row.setup == *setup && is_same(&row.run, run) {
+            // The rate has been through a file, and compares with those that have not.
+            return Some(Row { run: *run, ..row });
+        }
+        let text = format!(
+            "{} earlier runs were not used: they were made with other settings",
+            self.earlier.len() + 1
+        );
+        self.bench.progress().say(&text);
+        self.results.notes.push(text);
+        self.earlier.clear();
+        None
+    }
+
+    /// Writes what there is so far: whatever ends the lab, little is lost.
+    fn save(&mut self) -> Outcome<()> {
+        let Some(out) = self.out.as_ref().filter(|_| self.saved.elapsed() >= SAVE) else {
+            return Ok(());
+        };
+        self.results.write(out)?;
+        self.saved = Instant::now();
+        Ok(())
     }
 
     /// Of these, those that can be measured here. What cannot is noted once.
@@ -196,6 +264,15 @@ impl Session<'_> {
         });
         Ok(rate)
     }
+}
+
+/// Whether two runs are the same, but for the last digit of what a file held.
+fn is_same(one: &Run, other: &Run) -> bool {
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
+    near(one.rate, other.rate)
+        && near(one.warmup_s, other.warmup_s)
+        && near(one.duration_s, other.duration_s)
+        && (one.purpose, one.round) == (other.purpose, other.round)
 }
 
 /// Distributions and seconds of what was only looked at are not kept: there are many of them.

@@ -10,20 +10,19 @@ use crate::statistics::Judgement;
 
 fn run_with(name: &str, bench: &mut Synthetic, scale: &Scale) -> Outcome<Results> {
     let mut results = Results::new(name, scale.quick);
-    let mut session = Session {
-        bench,
-        results: &mut results,
-        scale,
-    };
-    match name {
-        "transport" => transport::run(&mut session, &[Server::Trapezoid])?,
-        "peers" => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid])?,
-        "overload" => overload::run(&mut session, Some(overload::QUOTA))?,
-        "batching" => batching::run(&mut session)?,
-        other => panic!("no experiment {other}"),
-    }
+    run_in(name, &mut Session::new(bench, &mut results, scale))?;
     results.checks = checks::of(&results);
     Ok(results)
+}
+
+fn run_in(name: &str, session: &mut Session<'_>) -> Outcome<()> {
+    match name {
+        "transport" => transport::run(session, &[Server::Trapezoid]),
+        "peers" => transport::run(session, &[Server::Kamailio, Server::Trapezoid]),
+        "overload" => overload::run(session, Some(overload::QUOTA)),
+        "batching" => batching::run(session),
+        other => panic!("no experiment {other}"),
+    }
 }
 
 fn run(name: &str, scale: &Scale) -> Results {
@@ -102,6 +101,76 @@ fn peers_leaves_out_who_is_not_installed() {
     assert_eq!(alone.servers(), [Server::Trapezoid, Server::Floor]);
     assert_eq!(alone.absent.len(), transport::CASES.len());
     assert!(alone.absent[0].what.starts_with("Kamailio"));
+}
+
+/// An experiment that ended early goes on where it ended, and finds what it would have found.
+#[test]
+fn what_ended_early_goes_on() {
+    for name in ["peers", "transport", "overload", "batching"] {
+        let whole = run(name, &Scale::full());
+        let made = whole.rows.len() as u32;
+        for after in [1, made / 2, made - 1] {
+            let mut bench = Synthetic {
+                left: after,
+                ..Synthetic::new()
+            };
+            let (mut results, scale) = (Results::new(name, false), Scale::full());
+            let ended = run_in(name, &mut Session::new(&mut bench, &mut results, &scale));
+            assert!(matches!(ended, Err(Failure::Interrupted)), "{name}");
+            assert_eq!(results.rows.len() as u32, after, "{name}");
+            // Through a file, as after the end of the program.
+            let text = serde_json::to_string(&results).unwrap();
+            let earlier: Results = serde_json::from_str(&text).unwrap();
+            let mut again = Results::new(name, false);
+            let mut bench = Synthetic {
+                left: made - after,
+                ..Synthetic::new()
+            };
+            let mut session = Session::new(&mut bench, &mut again, &scale);
+            session.go_on(earlier);
+            run_in(name, &mut session).unwrap();
+            assert_eq!(bench.left, 0, "{name}: no run is made twice");
+            assert_eq!(
+                again.notes.len(),
+                whole.notes.len() + 1,
+                "{name}: {:?}",
+                again.notes
+            );
+            let runs = |results: &Results| -> Vec<(Setup, Run)> {
+                let rows = results.rows.iter();
+                rows.map(|row| (row.setup, row.run)).collect()
+            };
+            for (one, other) in runs(&again).into_iter().zip(runs(&whole)) {
+                assert!(
+                    one.0 == other.0 && is_same(&one.1, &other.1),
+                    "{one:?}, {other:?}"
+                );
+            }
+            assert_eq!(again.rows.len(), whole.rows.len(), "{name}");
+            assert_eq!(checks::of(&again).len(), whole.checks.len());
+        }
+    }
+}
+
+#[test]
+fn runs_of_other_settings_are_made_again() {
+    let (mut bench, mut results, scale) = (Synthetic::new(), Results::new("transport", true), Scale::quick());
+    let mut session = Session::new(&mut bench, &mut results, &scale);
+    let longer = Scale {
+        run_s: 3.0,
+        ..Scale::quick()
+    };
+    session.go_on(run("transport", &longer));
+    run_in("transport", &mut session).unwrap();
+    let made = run("transport", &Scale::quick()).rows.len();
+    assert_eq!(results.rows.len(), made);
+    assert_eq!(
+        results.notes[1..],
+        [format!(
+            "{made} earlier runs were not used: they were made with other settings"
+        )]
+    );
+    assert!(results.rows.iter().all(|row| row.run.duration_s < 0.6));
 }
 
 #[test]

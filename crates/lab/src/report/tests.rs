@@ -74,14 +74,7 @@ fn made(name: &str, scale: &Scale) -> Results {
     let (mut bench, mut results) = (Synthetic::new(), Results::new(name, scale.quick));
     results.provenance.began = "2026-01-01T00:00:00Z".to_owned();
     results.provenance.machine = crate::machine::read();
-    if name == "peers" {
-        bench.missing = None;
-    }
-    let mut session = Session {
-        bench: &mut bench,
-        results: &mut results,
-        scale,
-    };
+    let mut session = Session::new(&mut bench, &mut results, scale);
     match name {
         "transport" => transport::run(&mut session, &[Server::Trapezoid]),
         "peers" => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid]),

@@ -30,6 +30,10 @@ pub(crate) struct Args {
     /// Where results.json, report.html and logs go; each experiment of `all` in a directory of its own there.
     #[arg(long, value_name = "DIR", default_value = "lab", value_hint = clap::ValueHint::DirPath)]
     out: PathBuf,
+    /// Go on with an experiment that ended early, with the same options: DIR is its --out. Runs that its results.json has
+    /// are not made again.
+    #[arg(long, value_name = "DIR", conflicts_with = "out", value_hint = clap::ValueHint::DirPath)]
+    resume: Option<PathBuf>,
     /// Only cases or settings with one of these in their names, such as "stateless" or "adaptive 8".
     #[arg(long, value_name = "WORD", value_delimiter = ',')]
     only: Vec<String>,
@@ -133,7 +137,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         std::env::current_exe().map_err(|error| Failure::failed("cannot find this program", error))?;
     let options = lab::Options {
         scale: scale(args),
-        out: args.out.clone(),
+        out: args.resume.as_ref().unwrap_or(&args.out).clone(),
+        resume: args.resume.is_some(),
         program,
         version: env!("CARGO_PKG_VERSION"),
         commit: option_env!("TRAPEZOID_COMMIT"),
