@@ -206,6 +206,10 @@ pub enum Purpose {
     Curve,
     /// In turn with others, each at a rate below its peak.
     Duel,
+    /// In turn with others, each at the rate that nearly fills its CPU.
+    Near,
+    /// In turn with others, at the rate that nearly fills another server's CPU.
+    Equal,
     /// In turn with others, each at a rate beyond its peak: what is completed is what it carries.
     Beyond,
     /// At a very low rate.

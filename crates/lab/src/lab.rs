@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::case::Server;
 use crate::cpu;
-use crate::experiments::{Scale, Session, batching, checks, overload, transport};
+use crate::experiments::{Scale, Session, batching, checks, overload, peers, transport};
 use crate::failure::{Failure, Outcome, Stop};
 use crate::machine;
 use crate::progress::Progress;
@@ -21,7 +20,7 @@ pub enum Name {
     Overload,
     /// Look-ups in a database far away.
     Batching,
-    /// The cases of `transport` beside Kamailio.
+    /// What a call costs Kamailio, this server and a bare relay.
     Peers,
 }
 
@@ -124,6 +123,7 @@ fn measure(
         rtt_ms: scale.rtt_ms,
         // Other random times than those of the runs before.
         seed: options.seed.wrapping_add(2 * rows as u64),
+        settles: name == Name::Peers && !scale.quick,
     };
     let (work, stop) = (out.join("work"), options.stop.clone());
     let mut station = Station::new(options.program.clone(), work, conditions, stop, progress)?;
@@ -142,8 +142,8 @@ fn measure(
         session.go_on(earlier);
     }
     let done = match name {
-        Name::Transport => transport::run(&mut session, &[Server::Trapezoid]),
-        Name::Peers => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid]),
+        Name::Transport => transport::run(&mut session),
+        Name::Peers => peers::run(&mut session),
         Name::Overload => overload::run(&mut session, quota.and_then(Result::ok).map(|()| overload::QUOTA)),
         Name::Batching => batching::run(&mut session),
     };

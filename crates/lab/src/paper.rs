@@ -79,7 +79,7 @@ impl Paper {
 /// The paper of an experiment, where there is one.
 pub(crate) fn of(experiment: &str) -> Outcome<Option<Paper>> {
     let text = match experiment {
-        "transport" | "overload" | "peers" => include_str!("../papers/nahum-2007.toml"),
+        "transport" | "overload" => include_str!("../papers/nahum-2007.toml"),
         "batching" => include_str!("../papers/dacosta-2009.toml"),
         _ => return Ok(None),
     };
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn papers_are_read_and_each_number_has_its_place() {
-        for name in ["transport", "batching", "overload", "peers"] {
+        for name in ["transport", "batching", "overload"] {
             let paper = of(name).unwrap().unwrap();
             assert!(!paper.claims.is_empty() && paper.claims.iter().all(|claim| !claim.place.is_empty()));
         }

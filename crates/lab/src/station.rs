@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::case::{Purpose, Run, Server, Setup};
+use crate::case::{Purpose, Run, Server, Setup, State};
 use crate::cgroup::{self, Group, Kind};
 use crate::cpu::{self, Sample};
 use crate::failure::{Failure, Outcome, Stop};
@@ -63,6 +63,18 @@ pub struct Conditions {
     pub rtt_ms: f64,
     /// What random choices follow from.
     pub seed: u64,
+    /// Whether a fresh server is settled before its first run near a peak ([`settle_s`]).
+    pub settles: bool,
+}
+
+/// Seconds of load on a fresh server, at the rate of its first run near a peak. A finished transaction is kept for up
+/// to 32 s (RFC 3261 timers J, K, L, M). Until the first of them end, each call touches memory that was never touched
+/// before, and costs more.
+pub(crate) fn settle_s(setup: &Setup) -> f64 {
+    match (setup.case.operation, setup.case.state) {
+        (Operation::Call, State::Transaction) if !setup.server.is_relay() => 34.0,
+        _ => 4.0,
+    }
 }
 
 /// Two CPUs.
@@ -124,6 +136,8 @@ struct Running {
     ports: Ports,
     /// Whether the last load was too much: what is left of it would be in the next run.
     dirty: bool,
+    /// Whether it has been settled, where that is asked for.
+    settled: bool,
     _group: Option<Group>,
 }
 
@@ -346,6 +360,7 @@ impl<'a> Station<'a> {
             directory,
             ports,
             dirty: false,
+            settled: false,
             _group: group,
         });
         self.warm_up(setup)
@@ -393,6 +408,29 @@ impl<'a> Station<'a> {
             setup.text(),
             load.causes()
         )))
+    }
+
+    /// Load at the rate of a run near a peak, before the first of them.
+    fn settle(&mut self, setup: &Setup, run: &Run) -> Outcome<()> {
+        let is_near = matches!(run.purpose, Purpose::Near | Purpose::Equal);
+        let is_settled = self.running.last().is_none_or(|running| running.settled);
+        if !self.conditions.settles || !is_near || is_settled {
+            return Ok(());
+        }
+        let duration_s = settle_s(setup);
+        let load = Run {
+            warmup_s: 0.0,
+            duration_s,
+            drain_s: 4.0,
+            ..*run
+        };
+        let (mut child, path, _) = self.generate(setup, &load)?;
+        self.finish(&mut child, &path, duration_s + load.drain_s)?;
+        if let Some(running) = self.running.last_mut() {
+            running.settled = true;
+        }
+        self.progress.done(duration_s);
+        Ok(())
     }
 
     /// Starts the generator; where its report will be, and its seed.
@@ -533,6 +571,17 @@ impl<'a> Station<'a> {
     }
 }
 
+/// Whether a load was too much, so that the server still works on it when the next run begins. Near a peak some loss
+/// belongs to the load, and a server that was settled is worth keeping.
+fn leaves_work(run: &Run, load: &Report, drops: u64) -> bool {
+    match run.purpose {
+        Purpose::Near | Purpose::Equal => load.failed_part() > 0.05,
+        Purpose::Look | Purpose::Fixed | Purpose::Curve | Purpose::Duel | Purpose::Beyond | Purpose::Rare => {
+            load.failed_part() > 0.005 || drops > 0
+        }
+    }
+}
+
 /// All connections to a database far away are up before anything is measured.
 fn wait_for_connections(setup: &Setup, ports: Ports, child: &mut Child) -> Outcome<()> {
     let (Some(look_ups), Server::Trapezoid) = (setup.look_ups, setup.server) else {
@@ -563,6 +612,7 @@ impl Bench for Station<'_> {
     fn measure(&mut self, setup: &Setup, run: &Run) -> Outcome<Row> {
         self.stop.check()?;
         self.ensure(setup)?;
+        self.settle(setup, run)?;
         let probe_ms = cpu::probe(self.cpus.server);
         let (at_s, drops) = (self.began.elapsed().as_secs_f64(), self.drops());
         let (mut child, path, seed) = self.generate(setup, run)?;
@@ -571,7 +621,7 @@ impl Bench for Station<'_> {
         let drops = self.drops().saturating_sub(drops);
         let verdict = load.judge(setup.case.operation, &run.criterion);
         if let Some(running) = self.running.last_mut() {
-            running.dirty = load.failed_part() > 0.005 || drops > 0;
+            running.dirty = leaves_work(run, &load, drops);
             if let Some(status) = running.child.status() {
                 let said = running.child.said();
                 return Err(Failure::Failed(format!(

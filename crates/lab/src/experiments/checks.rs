@@ -21,6 +21,8 @@ const TCP_TIMES: f64 = 2.0;
 /// The floor's user time: it reads nothing. What the kernel does for it is no less than for a proxy below the peak: the
 /// sooner a process has done with a message, the more often it is woken for a single one.
 const FLOOR: &str = "the floor takes less user time than any proxy";
+const STATE: &str = "a stateless call costs less than a stateful one";
+const PEER: &str = "a stateful call costs Trapezoid less than Kamailio";
 /// Operations that succeed below the peak.
 const SUCCESS: f64 = 0.99;
 /// Past the peak, goodput is less than what is offered.
@@ -29,7 +31,8 @@ const COLLAPSE: f64 = 0.98;
 /// The checks of an experiment.
 pub(crate) fn of(results: &Results) -> Vec<Check> {
     match results.experiment.as_str() {
-        "transport" | "peers" => transport(results),
+        "transport" => transport(results),
+        "peers" => peers(results),
         "batching" => batching(results),
         "overload" => overload(results),
         _ => Vec::new(),
@@ -133,12 +136,7 @@ fn transport(results: &Results) -> Vec<Check> {
         ..stateless
     };
     vec![
-        cheaper(
-            results,
-            "a stateless call costs less than a stateful one",
-            &stateless,
-            &stateful,
-        ),
+        cheaper(results, STATE, &stateless, &stateful),
         at_most(results, TCP, &tcp, TCP_TIMES, &stateful, Row::server_us),
         cheaper(
             results,
@@ -149,6 +147,30 @@ fn transport(results: &Results) -> Vec<Check> {
         at_most(results, FLOOR, &floor, 1.0, &stateless, Row::user_us),
         succeeds(results),
     ]
+}
+
+/// What needs a program that is not installed is no shape, and the report says what is missing.
+fn peers(results: &Results) -> Vec<Check> {
+    let of = |server, state| Setup::of(server, Case::call(state, false, Transport::Udp));
+    let stateless = of(Server::Trapezoid, State::Stateless);
+    let stateful = of(Server::Trapezoid, State::Transaction);
+    let relay = of(Server::BareRelay, State::Stateless);
+    let theirs = of(Server::Kamailio, State::Transaction);
+    let mut checks = vec![cheaper(results, STATE, &stateless, &stateful)];
+    if !is_left_out(results, &theirs) {
+        checks.push(cheaper(results, PEER, &stateful, &theirs));
+    }
+    if !is_left_out(results, &relay) {
+        checks.push(at_most(results, FLOOR, &relay, 1.0, &stateless, Row::user_us));
+    }
+    checks.push(succeeds(results));
+    checks
+}
+
+/// Whether a setup was not measured since something is missing on the machine.
+fn is_left_out(results: &Results, setup: &Setup) -> bool {
+    let name = setup.text();
+    results.steady(setup).is_empty() && results.absent.iter().any(|absent| absent.what == name)
 }
 
 fn batching(results: &Results) -> Vec<Check> {

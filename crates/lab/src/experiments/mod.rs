@@ -3,6 +3,7 @@
 pub(crate) mod batching;
 pub(crate) mod checks;
 pub(crate) mod overload;
+pub(crate) mod peers;
 #[cfg(test)]
 pub(crate) mod synthetic;
 #[cfg(test)]
@@ -23,6 +24,9 @@ use crate::statistics::{Limits, Seen, search};
 /// Between two times that results are written while an experiment runs.
 const SAVE: Duration = Duration::from_secs(30);
 
+/// A setup that takes turns with others: its rounds, and at how many operations a second.
+pub(crate) type Turn = (Setup, u32, f64);
+
 /// A stall delays operations, and loses few: when as many fail the load is too much.
 const BEYOND_DOUBT: f64 = 0.1;
 
@@ -41,6 +45,8 @@ pub struct Scale {
     pub looks: usize,
     /// Repetitions of peaks and of runs at fixed rates.
     pub repeats: u32,
+    /// Rounds in which servers take turns, in `peers`.
+    pub rounds: u32,
     /// Only cases or settings with one of these words in their name; none: all.
     pub only: Vec<String>,
     /// Milliseconds to the database and back, where one is far away.
@@ -57,6 +63,7 @@ impl Scale {
             warmup_s: 1.0,
             looks: 18,
             repeats: 3,
+            rounds: 5,
             only: Vec::new(),
             rtt_ms: 30.0,
         }
@@ -71,6 +78,7 @@ impl Scale {
             warmup_s: 0.5,
             looks: 4,
             repeats: 2,
+            rounds: 2,
             only: Vec::new(),
             rtt_ms: 30.0,
         }
@@ -103,7 +111,12 @@ impl Scale {
             Purpose::Duel if self.quick => (0.3 * self.warmup_s, self.run_s / 3.0),
             // What is not carried is queued, and to be worked off before the next.
             Purpose::Beyond => (0.3, (self.run_s / 4.0).max(1.0)),
-            Purpose::Fixed | Purpose::Curve | Purpose::Duel | Purpose::Rare => (self.warmup_s, self.run_s),
+            Purpose::Fixed
+            | Purpose::Curve
+            | Purpose::Duel
+            | Purpose::Near
+            | Purpose::Equal
+            | Purpose::Rare => (self.warmup_s, self.run_s),
         };
         Run {
             purpose,
@@ -119,6 +132,12 @@ impl Scale {
             },
             criterion: Criterion::PAPERS,
         }
+    }
+
+    /// Seconds that turns take.
+    pub(crate) fn seconds_in_turn(&self, turns: &[Turn]) -> f64 {
+        let runs: u32 = turns.iter().map(|(_, rounds, _)| rounds).sum();
+        f64::from(runs) * self.seconds(Purpose::Duel)
     }
 
     /// Seconds that a run takes, starts of servers aside.
@@ -203,6 +222,24 @@ impl<'a> Session<'a> {
         };
         self.results.write(out)?;
         self.saved = Instant::now();
+        Ok(())
+    }
+
+    /// CPU for each operation at equal rates, in turn: forwards in one round and backwards in the next, so that what
+    /// changes steadily adds as much to one as to the other. All servers run meanwhile, and only one has load.
+    pub(crate) fn in_turn(&mut self, turns: &[Turn]) -> Outcome<()> {
+        self.bench.keep(turns.len());
+        let rounds = turns.iter().map(|(_, rounds, _)| *rounds).max().unwrap_or(0);
+        for round in 1..=rounds {
+            let mut of_round: Vec<&Turn> = turns.iter().filter(|(_, rounds, _)| round <= *rounds).collect();
+            if round % 2 == 0 {
+                of_round.reverse();
+            }
+            for (setup, _, rate) in of_round {
+                self.run(setup, &self.scale.run(Purpose::Duel, round, *rate))?;
+            }
+        }
+        self.bench.keep(1);
         Ok(())
     }
 

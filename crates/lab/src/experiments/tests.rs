@@ -4,7 +4,7 @@ use super::synthetic::{Synthetic, capacity};
 use super::*;
 use crate::case::{Case, LookUps, Mode, Server, State};
 use crate::failure::Failure;
-use crate::load::Transport;
+use crate::load::{Operation, Transport};
 use crate::results::Check;
 use crate::statistics::Judgement;
 
@@ -17,8 +17,8 @@ fn run_with(name: &str, bench: &mut Synthetic, scale: &Scale) -> Outcome<Results
 
 fn run_in(name: &str, session: &mut Session<'_>) -> Outcome<()> {
     match name {
-        "transport" => transport::run(session, &[Server::Trapezoid]),
-        "peers" => transport::run(session, &[Server::Kamailio, Server::Trapezoid]),
+        "transport" => transport::run(session),
+        "peers" => peers::run(session),
         "overload" => overload::run(session, Some(overload::QUOTA)),
         "batching" => batching::run(session),
         other => panic!("no experiment {other}"),
@@ -86,21 +86,110 @@ fn transport_finds_what_each_case_carries() {
     assert!(floor.count() > 0);
 }
 
+/// The runs of a scenario that took turns, in their order.
+fn turns_of<'a>(results: &'a Results, scenario: &peers::Scenario) -> Vec<&'a Row> {
+    let rows = results.rows.iter().filter(|row| row.setup.case == scenario.case);
+    rows.filter(|row| matches!(row.run.purpose, Purpose::Near | Purpose::Equal))
+        .collect()
+}
+
+#[test]
+fn peers_alternates_in_each_scenario() {
+    use Server::{BareRelay, Kamailio, Trapezoid};
+    let results = run("peers", &Scale::full());
+    for scenario in &peers::SCENARIOS {
+        let rows = turns_of(&results, scenario);
+        let order: Vec<(u32, Server)> = rows.iter().map(|row| (row.run.round, row.setup.server)).collect();
+        // Neither registrar is filled before the generator: both have one rate, and there is no other.
+        let has_one_rate = scenario.case.operation == Operation::Register;
+        let forwards = [Kamailio, Trapezoid, BareRelay, Trapezoid];
+        let forwards = &forwards[..if has_one_rate { 3 } else { 4 }];
+        let mut expected = Vec::new();
+        for round in 1..=5 {
+            let mut of_round: Vec<(u32, Server)> = forwards.iter().map(|server| (round, *server)).collect();
+            if round % 2 == 0 {
+                of_round.reverse();
+            }
+            expected.extend(of_round);
+        }
+        assert_eq!(order, expected, "{}", scenario.name);
+        let near: Vec<&&Row> = rows
+            .iter()
+            .filter(|row| row.run.purpose == Purpose::Near && row.setup.server == Kamailio)
+            .collect();
+        assert!(
+            near.iter()
+                .all(|row| row.server.utilization() > peers::NEAR || row.others_are_full()),
+            "{}: {}",
+            scenario.name,
+            near[0].server.utilization()
+        );
+    }
+    assert_all_hold(&results.checks);
+    assert_eq!(results.checks.len(), 4);
+}
+
 #[test]
 fn peers_leaves_out_who_is_not_installed() {
-    let both = run("peers", &Scale::quick());
+    for (missing, checks) in [(Server::Kamailio, 3), (Server::BareRelay, 3)] {
+        for scale in [Scale::quick(), Scale::full()] {
+            let mut bench = Synthetic {
+                missing: Some(missing),
+                ..Synthetic::new()
+            };
+            let results = run_with("peers", &mut bench, &scale).unwrap();
+            assert!(!results.servers().contains(&missing));
+            assert!(results.absent[0].what.starts_with(missing.name()));
+            assert_eq!(results.checks.len(), checks, "{:?}", results.checks);
+            assert_all_hold(&results.checks);
+        }
+    }
+}
+
+#[test]
+fn the_quick_checks_of_peers_hold_and_can_each_fail() {
+    let results = run("peers", &Scale::quick());
+    assert_eq!(results.checks.len(), 4);
+    assert_all_hold(&results.checks);
     assert_eq!(
-        both.servers(),
-        [Server::Kamailio, Server::Trapezoid, Server::Floor]
+        results.servers(),
+        [Server::Trapezoid, Server::BareRelay, Server::Kamailio]
     );
-    let mut bench = Synthetic {
-        missing: Some(Server::Kamailio),
-        ..Synthetic::new()
-    };
-    let alone = run_with("peers", &mut bench, &Scale::full()).unwrap();
-    assert_eq!(alone.servers(), [Server::Trapezoid, Server::Floor]);
-    assert_eq!(alone.absent.len(), transport::CASES.len());
-    assert!(alone.absent[0].what.starts_with("Kamailio"));
+    let stateless = distorted("peers", |setup| {
+        let is_one = setup.case.state == State::Stateless && setup.server == Server::Trapezoid;
+        if is_one { 2.0 } else { 1.0 }
+    });
+    assert_eq!(
+        lost(&stateless),
+        ["a stateless call costs less than a stateful one"]
+    );
+    let theirs = distorted("peers", |setup| {
+        if setup.server == Server::Kamailio {
+            0.2
+        } else {
+            1.0
+        }
+    });
+    assert_eq!(
+        lost(&theirs),
+        ["a stateful call costs Trapezoid less than Kamailio"]
+    );
+    let relay = distorted("peers", |setup| {
+        if setup.server == Server::BareRelay {
+            3.0
+        } else {
+            1.0
+        }
+    });
+    assert_eq!(lost(&relay), ["the floor takes less user time than any proxy"]);
+    // Whatever should have taken turns and did not is no missing program.
+    let mut results = results;
+    results.rows.retain(|row| row.setup.server != Server::Kamailio);
+    let checks = checks::of(&results);
+    assert_eq!(
+        judged(&checks, Judgement::Unmeasured),
+        ["a stateful call costs Trapezoid less than Kamailio"]
+    );
 }
 
 /// An experiment that ended early goes on where it ended, and finds what it would have found.
@@ -154,15 +243,15 @@ fn what_ended_early_goes_on() {
 
 #[test]
 fn runs_of_other_settings_are_made_again() {
-    let (mut bench, mut results, scale) = (Synthetic::new(), Results::new("transport", true), Scale::quick());
+    let (mut bench, mut results, scale) = (Synthetic::new(), Results::new("peers", true), Scale::quick());
     let mut session = Session::new(&mut bench, &mut results, &scale);
     let longer = Scale {
         run_s: 3.0,
         ..Scale::quick()
     };
-    session.go_on(run("transport", &longer));
-    run_in("transport", &mut session).unwrap();
-    let made = run("transport", &Scale::quick()).rows.len();
+    session.go_on(run("peers", &longer));
+    run_in("peers", &mut session).unwrap();
+    let made = run("peers", &Scale::quick()).rows.len();
     assert_eq!(results.rows.len(), made);
     assert_eq!(
         results.notes[1..],
@@ -247,7 +336,7 @@ fn the_quick_checks_of_transport_hold_and_can_each_fail() {
 
 #[test]
 fn what_was_not_measured_is_no_shape() {
-    for name in ["transport", "batching", "overload"] {
+    for name in ["transport", "batching", "overload", "peers"] {
         let checks = checks::of(&Results::new(name, true));
         assert!(
             !checks.is_empty() && checks.len() == judged(&checks, Judgement::Unmeasured).len(),

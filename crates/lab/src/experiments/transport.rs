@@ -1,7 +1,6 @@
-//! `transport`, and `peers`, which is the same with Kamailio beside us: what each way of relaying carries and costs
-//! (Nahum and others, 2007).
+//! `transport`: what each way of relaying carries and costs (Nahum and others, 2007).
 
-use super::{Scale, Session};
+use super::{Scale, Session, Turn};
 use crate::case::{Case, Purpose, Server, Setup, State};
 use crate::failure::Outcome;
 use crate::load::{Criterion, Operation, Transport};
@@ -24,18 +23,16 @@ pub(crate) const CASES: [Case; 13] = [
     Case::redirect(true),
 ];
 
-/// A case that takes turns with others: its rounds, and at how many operations a second.
-type Turn = (Case, u32, f64);
-
 /// Rounds of what differs by little, and of what differs by much.
-const ROUNDS: u32 = 5;
+pub(super) const ROUNDS: u32 = 5;
 const FEWER_ROUNDS: u32 = 3;
 /// Operations a second; every machine carries that. What state costs, and what the floor's user time is, shows at the
 /// higher rate: at the lower one most of the CPU goes into waking up.
-const FAST: f64 = 6_000.0;
+pub(super) const FAST: f64 = 6_000.0;
 const SLOW: f64 = 2_000.0;
-/// What takes turns: neighbours are compared. The floor of the fast ones comes behind them.
-const TURNS: [Turn; 6] = [
+/// Cases that take turns, with their rounds and rates: neighbours are compared. The floor of the fast ones comes behind
+/// them.
+const TURNS: [(Case, u32, f64); 6] = [
     (Case::call(State::Stateless, false, Transport::Udp), ROUNDS, FAST),
     (
         Case::call(State::Transaction, false, Transport::Udp),
@@ -61,7 +58,7 @@ const TURNS: [Turn; 6] = [
     (Case::register(false, false), 2, SLOW),
 ];
 
-/// Parts of the lowest peak of a case at which CPU for each operation is compared.
+/// Parts of a case's peak at which CPU for each operation is measured.
 const FIXED: [f64; 3] = [0.25, 0.5, 0.75];
 /// Parts of the peak at which the curve and the response times are measured.
 const CURVE: [f64; 7] = [0.25, 0.5, 0.75, 0.9, 1.1, 1.3, 1.6];
@@ -103,28 +100,27 @@ fn floor(case: &Case) -> Option<Setup> {
     has_one.then_some(Setup::of(Server::Floor, *case))
 }
 
-/// Measures all cases with these servers.
-pub(crate) fn run(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> {
+/// Measures all cases.
+pub(crate) fn run(session: &mut Session<'_>) -> Outcome<()> {
     if session.scale.quick {
-        return quick(session, servers);
+        return quick(session);
     }
     let scale = session.scale;
     let cases = scale.wanted(&CASES, Case::text)?;
     let seconds: f64 = cases.iter().map(|case| expected(case, scale)).sum();
-    session.bench.progress().expect(seconds * servers.len() as f64);
+    session.bench.progress().expect(seconds);
     for case in cases {
         session.bench.progress().doing(&case.text());
-        let setups = servers.iter().map(|server| Setup::of(*server, case));
-        let setups = session.present(&setups.collect::<Vec<_>>());
-        one(session, &case, &setups)?;
+        one(session, &Setup::of(Server::Trapezoid, case))?;
     }
     // What the shapes are judged by: cases are measured hours apart, each at rates of its own.
-    let compared = |(case, ..): &&Turn| case.operation == Operation::Call && scale.wants(&case.text());
-    let turns: Vec<Turn> = TURNS.iter().filter(compared).copied().collect();
-    in_turn(session, &turns, &[Server::Trapezoid])
+    let compared =
+        |(case, ..): &&(Case, u32, f64)| case.operation == Operation::Call && scale.wants(&case.text());
+    let turns: Vec<(Case, u32, f64)> = TURNS.iter().filter(compared).copied().collect();
+    in_turn(session, &turns)
 }
 
-/// Seconds of a case with one server, about.
+/// Seconds of a case, about.
 fn expected(case: &Case, scale: &Scale) -> f64 {
     let limits = limits(case, scale);
     let again = near(1.0, &limits).looks as f64 * f64::from(scale.repeats.saturating_sub(1));
@@ -139,72 +135,50 @@ fn expected(case: &Case, scale: &Scale) -> f64 {
         + after_too_much * too_much
 }
 
-fn one(session: &mut Session<'_>, case: &Case, setups: &[Setup]) -> Outcome<()> {
-    let limits = limits(case, session.scale);
-    let mut peaks: Vec<Option<f64>> = vec![None; setups.len()];
+fn one(session: &mut Session<'_>, setup: &Setup) -> Outcome<()> {
+    let limits = limits(&setup.case, session.scale);
+    let mut last = None;
     for round in 1..=session.scale.repeats {
-        for (setup, peak) in setups.iter().zip(&mut peaks) {
-            let limits = peak.map_or(limits, |peak| near(peak, &limits));
-            *peak = session.peak(setup, round, &limits, Criterion::PAPERS)?.or(*peak);
-        }
+        let limits = last.map_or(limits, |peak| near(peak, &limits));
+        last = session.peak(setup, round, &limits, Criterion::PAPERS)?.or(last);
     }
-    let peaks: Vec<Option<f64>> = setups.iter().map(|setup| session.results.peak(setup)).collect();
-    let lowest = peaks.iter().flatten().copied().reduce(f64::min);
-    if let Some(lowest) = lowest {
-        let floor = floor(case);
-        for part in FIXED {
-            for round in 1..=session.scale.repeats {
-                for setup in setups.iter().chain(&floor) {
-                    let run = session.scale.run(Purpose::Fixed, round, part * lowest);
-                    session.run(setup, &run)?;
-                }
+    let Some(peak) = session.results.peak(setup) else {
+        return Ok(());
+    };
+    let floor = floor(&setup.case);
+    for part in FIXED {
+        for round in 1..=session.scale.repeats {
+            for setup in std::iter::once(setup).chain(&floor) {
+                let run = session.scale.run(Purpose::Fixed, round, part * peak);
+                session.run(setup, &run)?;
             }
         }
     }
-    for (setup, peak) in setups.iter().zip(peaks) {
-        for part in CURVE {
-            if let Some(peak) = peak {
-                session.run(setup, &session.scale.run(Purpose::Curve, 1, part * peak))?;
-            }
-        }
+    for part in CURVE {
+        session.run(setup, &session.scale.run(Purpose::Curve, 1, part * peak))?;
     }
     Ok(())
 }
 
 /// The quick form: nothing but turns.
-fn quick(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> {
-    let turns = session.scale.wanted(&TURNS, |(case, ..)| case.text())?;
-    in_turn(session, &turns, servers)
+fn quick(session: &mut Session<'_>) -> Outcome<()> {
+    let cases = session.scale.wanted(&TURNS, |(case, ..)| case.text())?;
+    in_turn(session, &cases)
 }
 
-/// CPU for each operation at equal rates, in turn: forwards in one round and backwards in the next, so that what
-/// changes steadily adds as much to one as to the other. All servers run meanwhile, and only one has load.
-fn in_turn(session: &mut Session<'_>, turns: &[Turn], servers: &[Server]) -> Outcome<()> {
-    let mut wanted: Vec<(Setup, u32, f64)> = Vec::new();
-    for (case, rounds, rate) in turns {
-        let setups = servers.iter().map(|server| Setup::of(*server, *case));
-        wanted.extend(setups.map(|setup| (setup, *rounds, *rate)));
-    }
-    let mut fast = turns.iter().filter(|(.., rate)| *rate >= FAST);
+/// Cases in turn, and the floor of the fast ones behind these.
+fn in_turn(session: &mut Session<'_>, cases: &[(Case, u32, f64)]) -> Outcome<()> {
+    let ours =
+        |(case, rounds, rate): &(Case, u32, f64)| (Setup::of(Server::Trapezoid, *case), *rounds, *rate);
+    let mut turns: Vec<Turn> = cases.iter().map(ours).collect();
+    let mut fast = cases.iter().filter(|(.., rate)| *rate >= FAST);
     let floor = fast.find_map(|(case, rounds, rate)| Some((floor(case)?, *rounds, *rate)));
-    let behind = wanted.iter().filter(|(.., rate)| *rate >= FAST).count();
-    wanted.splice(behind..behind, floor);
-    let setups: Vec<Setup> = wanted.iter().map(|(setup, ..)| *setup).collect();
+    let behind = turns.iter().filter(|(.., rate)| *rate >= FAST).count();
+    turns.splice(behind..behind, floor);
+    let setups: Vec<Setup> = turns.iter().map(|(setup, ..)| *setup).collect();
     let present = session.present(&setups);
-    wanted.retain(|(setup, ..)| present.contains(setup));
-    let runs: u32 = wanted.iter().map(|(_, rounds, _)| rounds).sum();
-    let seconds = session.scale.seconds(Purpose::Duel);
-    session.bench.progress().expect(f64::from(runs) * seconds);
-    session.bench.keep(wanted.len());
-    for round in 1..=ROUNDS {
-        let mut of_round: Vec<_> = wanted.iter().filter(|(_, rounds, _)| round <= *rounds).collect();
-        if round % 2 == 0 {
-            of_round.reverse();
-        }
-        for (setup, _, rate) in of_round {
-            session.run(setup, &session.scale.run(Purpose::Duel, round, *rate))?;
-        }
-    }
-    session.bench.keep(1);
-    Ok(())
+    turns.retain(|(setup, ..)| present.contains(setup));
+    let seconds = session.scale.seconds_in_turn(&turns);
+    session.bench.progress().expect(seconds);
+    session.in_turn(&turns)
 }

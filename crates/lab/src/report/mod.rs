@@ -5,6 +5,7 @@ mod colours;
 mod html;
 mod model;
 mod overload;
+mod peers;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -26,6 +27,7 @@ pub fn page(results: &Results) -> Outcome<Page> {
     let mut page = match results.experiment.as_str() {
         "batching" => batching::page(results, paper),
         "overload" => overload::page(results),
+        "peers" => peers::page(results),
         _ => transport::page(results, paper),
     };
     page.verdict = verdict::of(results);

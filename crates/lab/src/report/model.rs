@@ -310,7 +310,10 @@ fn largest_first(each: &[(Setup, BTreeMap<String, f64>)]) -> Vec<String> {
 }
 
 fn shows_components(row: &Row) -> bool {
-    let below_the_peak = matches!(row.run.purpose, Purpose::Fixed | Purpose::Look | Purpose::Duel);
+    let below_the_peak = matches!(
+        row.run.purpose,
+        Purpose::Fixed | Purpose::Look | Purpose::Duel | Purpose::Near | Purpose::Equal
+    );
     below_the_peak && row.load.failed_part() < 0.01 && !row.components.is_empty() && row.counters_s > 0.0
 }
 

@@ -1,4 +1,4 @@
-//! `transport` and `peers`.
+//! `transport`.
 
 use super::model::{
     COMPLETED, Page, SPREAD, Section, Series, Table, Verdict, lines, number, or_dash, peak_cells,
@@ -9,32 +9,23 @@ use crate::experiments::transport::CASES;
 use crate::load::{Operation, Transport};
 use crate::paper::Paper;
 use crate::results::{Results, Row};
-use crate::statistics::{median, ratio_interval};
 
 pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
-    let what = if results.experiment == "peers" {
-        "The same cases on Trapezoid and on Kamailio as Debian ships it (with its fast allocator), one worker each, on \
-         the same CPU, from the same generator, in turn."
-    } else {
+    let mut introduction = vec![
         "What each way of handling a call carries and costs, one worker on one CPU, over loopback: after the paper, \
          with registration and redirection."
-    };
-    let mut introduction = vec![what.to_owned()];
+            .to_owned(),
+    ];
     // A quick run searches for no peak, so no figure of the paper stands beside its figures.
     let paper = paper.filter(|_| !results.quick);
     introduction.extend(paper.map(|paper| format!("{}: {}.", paper.title, paper.conditions)));
     let mut sections = vec![peaks(results)];
-    sections.extend(ratios(results));
     sections.extend(paper.and_then(|paper| beside(results, paper)));
     sections.extend(GROUPS.iter().filter_map(|group| throughput(results, group)));
-    sections.extend(GROUPS.iter().filter_map(|group| costs(results, group)));
+    sections.extend(below_saturation(results));
     sections.extend(times(results));
     Page {
-        title: if results.experiment == "peers" {
-            "Beside Kamailio".to_owned()
-        } else {
-            "Transport, state and authentication".to_owned()
-        },
+        title: "Transport, state and authentication".to_owned(),
         verdict: Verdict::default(),
         introduction,
         sections,
@@ -71,18 +62,6 @@ pub(super) fn cost(results: &Results, setup: &Setup) -> Option<(f64, f64)> {
 
 fn cost_us(results: &Results, setup: &Setup) -> Option<f64> {
     cost(results, setup).map(|(us, _)| us)
-}
-
-/// The CPU time of `theirs` for an operation divided by that of `ours`, for each pair of neighbouring runs.
-fn cost_ratios(results: &Results, theirs: &Setup, ours: &Setup) -> Vec<f64> {
-    let pairs = results.pairs(theirs, ours, Row::server_us).into_iter();
-    pairs.map(|(theirs, ours)| ratio(theirs, ours)).collect()
-}
-
-/// The median of these ratios; without pairs, the ratio of the medians.
-pub(super) fn cost_ratio(results: &Results, theirs: &Setup, ours: &Setup) -> Option<f64> {
-    median(&cost_ratios(results, theirs, ours))
-        .or_else(|| Some(ratio(cost_us(results, theirs)?, cost_us(results, ours)?)))
 }
 
 /// Cases that share a chart: operations of one kind over one transport. A chart of all cases would be unreadable.
@@ -169,56 +148,6 @@ fn peaks(results: &Results) -> Section {
         plot: None,
         table,
     }
-}
-
-/// Ours beside theirs.
-fn ratios(results: &Results) -> Option<Section> {
-    let mut table = Table::new([
-        "case",
-        "Kamailio, peak /s",
-        "Trapezoid, peak /s",
-        "ratio of peaks",
-        "Kamailio, µs",
-        "Trapezoid, µs",
-        "ratio of costs",
-        "95 % of the ratio",
-    ]);
-    for case in CASES {
-        let (theirs, ours) = (
-            Setup::of(Server::Kamailio, case),
-            Setup::of(Server::Trapezoid, case),
-        );
-        let (Some(their_cost), Some(our_cost)) = (cost_us(results, &theirs), cost_us(results, &ours)) else {
-            continue;
-        };
-        let (their_peak, our_peak) = (results.peak(&theirs), results.peak(&ours));
-        let least = |setup: &Setup| if results.is_at_least(setup) { "≥ " } else { "" };
-        let peaks = their_peak.zip(our_peak).map(|(theirs, ours)| ratio(ours, theirs));
-        let interval = ratio_interval(&cost_ratios(results, &theirs, &ours));
-        table.push([
-            case.text(),
-            format!("{}{}", least(&theirs), or_dash(their_peak)),
-            format!("{}{}", least(&ours), or_dash(our_peak)),
-            peaks.map_or_else(|| "–".to_owned(), |peaks| format!("{}{peaks:.2} ×", least(&ours))),
-            number(their_cost),
-            number(our_cost),
-            cost_ratio(results, &theirs, &ours).map_or_else(|| "–".to_owned(), |of| format!("{of:.2} ×")),
-            interval.map_or_else(
-                || "too few runs".to_owned(),
-                |of| format!("{:.2} to {:.2}", of.low, of.high),
-            ),
-        ]);
-    }
-    (!table.rows.is_empty()).then(|| Section {
-        title: "Ratios".to_owned(),
-        text: vec![
-            "Costs are compared at equal rates, in pairs of neighbouring runs; Kamailio's database is not counted in. \
-             95 %: of the ratio of costs, by the t distribution of its logarithms."
-                .to_owned(),
-        ],
-        plot: None,
-        table,
-    })
 }
 
 /// What the paper says takes a part of the peak, and the setups without and with it.
@@ -338,6 +267,12 @@ fn throughput(results: &Results, group: &Group) -> Option<Section> {
         plot: lines("offered, operations/s", "completed, operations/s", false, series),
         table,
     })
+}
+
+/// CPU for each operation against the rate, in groups.
+pub(super) fn below_saturation(results: &Results) -> Vec<Section> {
+    let groups = GROUPS.iter();
+    groups.filter_map(|group| costs(results, group)).collect()
 }
 
 /// CPU for each operation against the rate.

@@ -1,10 +1,10 @@
 //! The verdict at the top of a report: whether the shapes hold, and the few figures that the experiment was made for.
 
 use super::model::{Verdict, number, peak_cells};
-use super::transport::{cost, cost_ratio};
+use super::peers::{Scenario, scenarios};
+use super::transport::cost;
 use crate::case::{Case, Mode, Purpose, Server, Setup, State};
 use crate::cpu::ratio;
-use crate::experiments::transport::CASES;
 use crate::load::Transport;
 use crate::results::Results;
 use crate::statistics::{Judgement, median};
@@ -98,34 +98,20 @@ fn range(ratios: &[f64]) -> String {
 }
 
 fn peers(results: &Results) -> Vec<String> {
-    let both = CASES.map(|case| {
-        (
-            Setup::of(Server::Kamailio, case),
-            Setup::of(Server::Trapezoid, case),
-        )
-    });
-    let costs: Vec<f64> = both
-        .iter()
-        .filter_map(|(theirs, ours)| cost_ratio(results, theirs, ours))
-        .collect();
-    let peaks: Vec<f64> = both
-        .iter()
-        .filter_map(|(theirs, ours)| Some(ratio(results.peak(ours)?, results.peak(theirs)?)))
-        .collect();
+    let scenarios = scenarios(results);
+    let near: Vec<f64> = scenarios.iter().filter_map(Scenario::near_ratio).collect();
+    let equal: Vec<f64> = scenarios.iter().filter_map(Scenario::equal_ratio).collect();
     let mut found = Vec::new();
-    if !costs.is_empty() {
+    if !near.is_empty() {
         found.push(format!(
-            "An operation takes {} as much CPU of Kamailio as of Trapezoid, at equal rates, in {} cases.",
-            range(&costs),
-            costs.len()
+            "Near each one's own peak an operation takes {} as much CPU of Kamailio as of Trapezoid, in {} scenarios. \
+             The peaks that this implies are in the same ratio.",
+            range(&near),
+            near.len()
         ));
     }
-    if !peaks.is_empty() {
-        found.push(format!(
-            "Trapezoid carries {} as many operations a second on one CPU, in {} cases.",
-            range(&peaks),
-            peaks.len()
-        ));
+    if !equal.is_empty() {
+        found.push(format!("At Kamailio's rate it takes {} as much.", range(&equal)));
     }
     found
 }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Seconds of each run that is not a look for a peak.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Repetitions of peaks and of runs at equal rates.
+    /// Repetitions of peaks and of runs at equal rates; rounds of `peers`.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeats: Option<u32>,
     /// Round trip to the database of `batching`, milliseconds.
@@ -68,7 +68,7 @@ enum Name {
     Overload,
     /// Credentials in a database 30 ms away: single look-ups, batches, both, adaptive.
     Batching,
-    /// The cases of `transport` on Kamailio and on us in turn, with ratios.
+    /// What a call and a REGISTER cost Kamailio, us and a bare relay, in turn.
     Peers,
     /// All of them.
     All,
@@ -153,6 +153,7 @@ fn scale(args: &Args) -> Scale {
     let mut scale = if args.quick { Scale::quick() } else { Scale::full() };
     scale.run_s = args.seconds.unwrap_or(scale.run_s);
     scale.repeats = args.repeats.unwrap_or(scale.repeats);
+    scale.rounds = args.repeats.unwrap_or(scale.rounds);
     scale.rtt_ms = args.rtt.unwrap_or(scale.rtt_ms);
     scale.only.clone_from(&args.only);
     scale
