@@ -17,7 +17,7 @@ check:  ## formatting, lints, tidiness, dependency policy, documentation
 bench:  ## figures beside Kamailio (bench/README.md); takes the machine for some minutes
 	cargo xtask bench $(ARGS)
 
-lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, all)
+lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, connections, memory, all)
 	cargo run --release --package trapezoid -- lab $(ARGS)
 
 sim:    ## simulate networks under faults (SEEDS=FROM..TO, MINUTES=N, SEED=N)

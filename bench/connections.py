@@ -191,7 +191,8 @@ def attacked(server, generator, rate, turn, options, crowds):
 
 def handshakes_part(options, work):
     rows = []
-    with Crowd(work, "crypto", cpus=SERVER_CPU, seconds=min(1, options.seconds)) as crypto:
+    with Crowd(work, "crypto", cpus=SERVER_CPU, seconds=min(1, options.seconds),
+               certificates=work / "certificates") as crypto:
         alone = crypto.results(120)
     for row in alone:
         rows.append(say({"part": "handshakes", "server": f"memory, {row['interface']}", "version": row["version"],

@@ -113,14 +113,6 @@ class KamailioListening:
         self.process.stop()
 
 
-def crowd_binary():
-    binary = Path(os.environ.get("CROWD_BIN") or ROOT / "target/release/examples/crowd")
-    if not binary.exists():
-        fail(f"{binary} is missing: run `make bench ARGS=connections`, or cargo build --release --package sip-net "
-             "--example crowd, or set CROWD_BIN")
-    return binary
-
-
 class Crowd:
     """The crowd as a child: it says when it is there, and goes on until its input ends."""
 
@@ -129,7 +121,7 @@ class Crowd:
         words = [find("taskset"), "-c", cpus]
         # Humble: only when nobody else wants the CPU, so that the load generator is not kept waiting.
         words += [find("chrt"), "--idle", "0"] if humble else []
-        words += [str(crowd_binary()), mode]
+        words += [str(server_binary()), "lab-crowd", mode]
         if transport:
             words += ["--transport", transport, "--target", f"127.0.0.1:{STREAM_PORT}", "--name", "bench"]
         for name, value in options.items():

@@ -237,19 +237,12 @@ pub(crate) fn bench(args: &[String]) -> Outcome {
         cargo().args(["build", "--release", "--package", "trapezoid"]),
     )?;
     let release = target_dir()?.join("release");
-    if tool == "connections" {
-        run_step(
-            "build the crowd of clients",
-            cargo().args(["build", "--release", "--package", "sip-net", "--example", "crowd"]),
-        )?;
-    }
     run_step(
         "measurements",
         Command::new("python3")
             .arg(format!("bench/{tool}.py"))
             .args(args)
-            .env("TRAPEZOID_BIN", release.join("trapezoid"))
-            .env("CROWD_BIN", release.join("examples").join("crowd")),
+            .env("TRAPEZOID_BIN", release.join("trapezoid")),
     )
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cpu;
-use crate::experiments::{Scale, Session, batching, checks, overload, peers, transport};
+use crate::experiments::{Scale, Session, batching, checks, connections, memory, overload, peers, transport};
 use crate::failure::{Failure, Outcome, Stop};
 use crate::machine;
 use crate::progress::Progress;
@@ -22,11 +22,22 @@ pub enum Name {
     Batching,
     /// What a call costs Kamailio, this server and a bare relay.
     Peers,
+    /// What connections cost: idle, under attack, shaking hands, after a restart.
+    Connections,
+    /// Bytes of transactions and contacts.
+    Memory,
 }
 
 impl Name {
     /// All of them, in the order in which `all` makes them.
-    pub const ALL: [Self; 4] = [Self::Transport, Self::Overload, Self::Batching, Self::Peers];
+    pub const ALL: [Self; 6] = [
+        Self::Transport,
+        Self::Overload,
+        Self::Batching,
+        Self::Peers,
+        Self::Connections,
+        Self::Memory,
+    ];
 
     /// As on the command line.
     pub fn word(self) -> &'static str {
@@ -35,6 +46,8 @@ impl Name {
             Self::Overload => "overload",
             Self::Batching => "batching",
             Self::Peers => "peers",
+            Self::Connections => "connections",
+            Self::Memory => "memory",
         }
     }
 }
@@ -93,7 +106,7 @@ fn one(name: Name, options: &Options, out: &Path) -> Outcome<()> {
     let done = measure(name, options, out, earlier, &mut progress, &mut results);
     progress.finish();
     if let Err(error) = &done {
-        if results.rows.is_empty() {
+        if results.rows.is_empty() && results.steps.is_empty() {
             return done;
         }
         // What was measured until then is worth an hour.
@@ -116,13 +129,13 @@ fn measure(
     results: &mut Results,
 ) -> Outcome<()> {
     let scale = &options.scale;
-    let rows = earlier.as_ref().map_or(0, |earlier| earlier.rows.len());
+    let made = earlier.as_ref().map_or(0, Results::made);
     let conditions = Conditions {
         warm_s: if scale.quick { 0.3 } else { 2.0 },
         warm_rate: 1_500.0,
         rtt_ms: scale.rtt_ms,
         // Other random times than those of the runs before.
-        seed: options.seed.wrapping_add(2 * rows as u64),
+        seed: options.seed.wrapping_add(2 * made as u64),
         settles: name == Name::Peers && !scale.quick,
     };
     let (work, stop) = (out.join("work"), options.stop.clone());
@@ -146,6 +159,8 @@ fn measure(
         Name::Peers => peers::run(&mut session),
         Name::Overload => overload::run(&mut session, quota.and_then(Result::ok).map(|()| overload::QUOTA)),
         Name::Batching => batching::run(&mut session),
+        Name::Connections => connections::run(&mut session),
+        Name::Memory => memory::run(&mut session),
     };
     station.close();
     results.provenance.probe_after_ms = cpu::probe(results.provenance.server_cpu).unwrap_or(0.0);

@@ -5,12 +5,14 @@
 pub mod case;
 mod cgroup;
 pub mod cpu;
+pub mod crowd;
 pub mod experiments;
 pub mod failure;
 pub mod floor;
 mod lab;
 pub mod load;
 pub mod machine;
+mod memory;
 mod metrics;
 mod paper;
 pub mod process;
@@ -21,5 +23,6 @@ pub mod results;
 mod servers;
 pub mod station;
 pub mod statistics;
+pub mod steps;
 
 pub use lab::{Name, Options, rewrite, run};

@@ -100,6 +100,10 @@ pub struct Request {
     pub local: Option<SocketAddr>,
     /// What both ends need for TLS.
     pub tls: Option<TlsFiles>,
+    /// Users that call or register, one after the other.
+    pub users: u32,
+    /// Seconds that calls ring before they are answered.
+    pub ring_s: f64,
 }
 
 /// Files of the generator's ends for TLS, PEM.
@@ -126,7 +130,7 @@ impl Request {
         option("--warmup", format!("{}ms", (self.warmup_s * 1e3).round()));
         option("--duration", format!("{}ms", (self.duration_s * 1e3).round()));
         option("--auth", if self.auth { "digest" } else { "none" }.to_owned());
-        option("--users", format!("user:{USERS}"));
+        option("--users", format!("user:{}", self.users));
         option("--password", "pass{n}".to_owned());
         option("--domain", DOMAIN.to_owned());
         option("--seed", self.seed.to_string());
@@ -139,6 +143,9 @@ impl Request {
         }
         if let Some(local) = self.local {
             option("--local", local.to_string());
+        }
+        if self.ring_s > 0.0 {
+            option("--ring", format!("{}ms", (self.ring_s * 1e3).round()));
         }
         if let Some(tls) = &self.tls {
             for (name, path) in [
@@ -411,6 +418,8 @@ mod tests {
                 certificate: "phone.pem".into(),
                 key: "phone.key".into(),
             }),
+            users: 10_000,
+            ring_s: 1.5,
         };
         let words: Vec<String> = request
             .words(Path::new("out.json"))
@@ -422,8 +431,8 @@ mod tests {
             "load call --poisson --target 127.0.0.1:5060 --transport tcp --rate 1234.500 --warmup 500ms \
              --duration 3000ms --auth digest --users user:10000 --password pass{n} --domain bench \
              --seed 7 --drain 4000ms --uas 127.0.0.1:5070 --contact 127.0.0.1:5071 \
-             --local 127.0.0.1:5072 --tls-ca ca.pem --tls-cert phone.pem --tls-key phone.key --outbound \
-             --json out.json"
+             --local 127.0.0.1:5072 --ring 1500ms --tls-ca ca.pem --tls-cert phone.pem --tls-key phone.key \
+             --outbound --json out.json"
         );
     }
 }

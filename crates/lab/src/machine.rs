@@ -71,6 +71,26 @@ pub fn read() -> Machine {
     }
 }
 
+/// Descriptors that a process may have. The limit of this process, which its children inherit, is raised to that.
+///
+/// # Errors
+/// The limit cannot be raised.
+pub(crate) fn descriptors() -> std::io::Result<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    /// What a machine without a limit would let a process have, about.
+    const MOST: u64 = 1 << 20;
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(MOST);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(most),
+            maximum: limit.maximum,
+        },
+    )?;
+    Ok(most)
+}
+
 /// Programs that may take part, and the arguments that print their versions.
 const PROGRAMS: [(&str, &[&str]); 3] = [
     ("kamailio", &["-V"]),
@@ -166,6 +186,13 @@ mod tests {
         let machine = read();
         assert!(machine.cpus > 0 && machine.memory > 0);
         assert!(machine.kernel.starts_with("Linux "), "{machine:?}");
+    }
+
+    #[test]
+    fn descriptors_are_raised() {
+        let most = descriptors().unwrap();
+        let now = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        assert_eq!(now.current, Some(most));
     }
 
     #[test]

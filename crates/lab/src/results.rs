@@ -11,6 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::load::Report;
 use crate::machine::{Machine, Program};
 use crate::statistics::{Judgement, Look, Peak, Verdict};
+use crate::steps::{Measured, Pace};
 
 /// Version of this file's form; it grows when a reader of the last one would misread it.
 pub const SCHEMA: u32 = 1;
@@ -34,6 +35,12 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Each search for a peak.
     pub peaks: Vec<Found>,
+    /// Each step, of experiments in steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Measured>,
+    /// How long the steps took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Pace>,
     /// What the plan says of settings of look-ups.
     pub predictions: Vec<Prediction>,
     /// What was checked.
@@ -305,11 +312,18 @@ impl Results {
             provenance: Provenance::default(),
             rows: Vec::new(),
             peaks: Vec::new(),
+            steps: Vec::new(),
+            pace: None,
             predictions: Vec::new(),
             checks: Vec::new(),
             absent: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// How many runs and steps have been made.
+    pub(crate) fn made(&self) -> usize {
+        self.rows.len() + self.steps.len()
     }
 
     /// Runs of one setup for one purpose.
@@ -398,7 +412,13 @@ impl Results {
     /// What warns a reader, from the figures themselves.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let probes: Vec<f64> = self.rows.iter().filter_map(|row| row.probe_ms).collect();
+        let steps = self.steps.iter().filter_map(|step| step.probe_ms);
+        let probes: Vec<f64> = self
+            .rows
+            .iter()
+            .filter_map(|row| row.probe_ms)
+            .chain(steps)
+            .collect();
         let least = probes.iter().copied().fold(f64::INFINITY, f64::min);
         let most = probes.iter().copied().fold(0.0, f64::max);
         if most > 1.15 * least {
@@ -421,6 +441,7 @@ impl Results {
                 "{dropped} datagrams overflowed servers' receive buffers, in runs beyond or near their peaks"
             ));
         }
+        found.extend(crate::experiments::steps::doubts(&self.steps));
         found
     }
 

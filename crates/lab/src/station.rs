@@ -1,5 +1,9 @@
 //! Where experiments measure: a server on one CPU, everything else on another.
 
+mod crowd;
+mod holding;
+mod steps;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,6 +19,7 @@ use crate::programs;
 use crate::progress::Progress;
 use crate::results::{Absent, Batches, Direction, Row, Wire};
 use crate::servers::{self, Certificates, DelayRelay, MariaDb, Ports, Site, fresh};
+use crate::steps::{Measured, Pace, Step};
 
 /// What experiments need: tests have one without servers.
 pub trait Bench {
@@ -39,6 +44,15 @@ pub trait Bench {
     /// # Errors
     /// It could not be asked.
     fn plan(&mut self, setup: &Setup, costs: &PlanCosts) -> Outcome<serde_json::Value>;
+
+    /// A step, on a server of its own.
+    ///
+    /// # Errors
+    /// It could not be measured, or the end was asked for.
+    fn step(&mut self, step: &Step, pace: &Pace) -> Outcome<Measured>;
+
+    /// Why a step cannot be made here; `None`: it can.
+    fn absent_step(&mut self, step: &Step) -> Option<Absent>;
 }
 
 /// The costs that the plan needs and cannot know: microseconds.
@@ -305,8 +319,8 @@ impl<'a> Station<'a> {
     }
 
     /// Makes what TLS needs, once.
-    fn certify(&mut self, setup: &Setup) -> Outcome<()> {
-        if setup.case.transport == Transport::Tls && self.certificates.is_none() {
+    fn certify(&mut self) -> Outcome<()> {
+        if self.certificates.is_none() {
             self.certificates = Some(Certificates::make(&self.directory("certificates"))?);
         }
         Ok(())
@@ -330,7 +344,9 @@ impl<'a> Station<'a> {
         }
         self.leave(self.servers.saturating_sub(1));
         let database = self.database_port(setup)?;
-        self.certify(setup)?;
+        if setup.case.transport == Transport::Tls {
+            self.certify()?;
+        }
         let ports = self.ports()?;
         let group = match (setup.quota, &self.quota) {
             (Some(part), Ok(kind)) => Some(kind.group("server", part).map_err(Failure::Failed)?),
@@ -437,10 +453,7 @@ impl<'a> Station<'a> {
     fn generate(&mut self, setup: &Setup, run: &Run) -> Outcome<(Child, PathBuf, u64)> {
         let ports = self.running.last().map(|running| running.ports);
         let ports = ports.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
-        let directory = self.directory("load");
-        std::fs::create_dir_all(&directory).map_err(|error| Failure::failed(directory.display(), error))?;
         self.runs += 1;
-        let path = directory.join(format!("report-{}.json", self.runs));
         // The bare relay knows its caller by the port.
         let is_known = setup.server == Server::BareRelay && setup.case.transport == Transport::Udp;
         let request = Request {
@@ -461,7 +474,18 @@ impl<'a> Station<'a> {
             contact: (setup.case.operation == Operation::Register).then(|| ports::local(ports.uas)),
             local: is_known.then(|| ports::local(ports.caller)),
             tls: self.certificates(setup).map(Certificates::generator),
+            users: USERS,
+            ring_s: 0.0,
         };
+        let (child, path) = self.start_load(&request)?;
+        Ok((child, path, request.seed))
+    }
+
+    /// Starts the generator; where its report will be.
+    fn start_load(&self, request: &Request) -> Outcome<(Child, PathBuf)> {
+        let directory = self.directory("load");
+        std::fs::create_dir_all(&directory).map_err(|error| Failure::failed(directory.display(), error))?;
+        let path = directory.join(format!("report-{}.json", self.runs));
         let mut words = vec![self.program.clone().into_os_string()];
         words.extend(request.words(&path));
         let child = self.launcher.start(&Order {
@@ -472,7 +496,7 @@ impl<'a> Station<'a> {
             groups: &[],
             output: Output::Log,
         })?;
-        Ok((child, path, request.seed))
+        Ok((child, path))
     }
 
     /// Waits for the generator's end and reads its report.
@@ -702,5 +726,16 @@ impl Bench for Station<'_> {
         }
         let text = programs::run(&mut command, "").map_err(Failure::Failed)?;
         serde_json::from_str(&text).map_err(|error| Failure::failed("the plan", error))
+    }
+
+    fn step(&mut self, step: &Step, pace: &Pace) -> Outcome<Measured> {
+        self.make(step, pace)
+    }
+
+    fn absent_step(&mut self, step: &Step) -> Option<Absent> {
+        servers::cannot_listen(step.server(), step.kind()).map(|why| Absent {
+            what: format!("{} by {}", step.server().name(), step.kind().text()),
+            why: why.to_owned(),
+        })
     }
 }

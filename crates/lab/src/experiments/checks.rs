@@ -35,11 +35,13 @@ pub(crate) fn of(results: &Results) -> Vec<Check> {
         "peers" => peers(results),
         "batching" => batching(results),
         "overload" => overload(results),
+        "connections" => super::connections::checks::of(results),
+        "memory" => super::memory::checks(results),
         _ => Vec::new(),
     }
 }
 
-fn check(name: &str, judgement: Judgement, figures: String) -> Check {
+pub(super) fn check(name: &str, judgement: Judgement, figures: String) -> Check {
     Check {
         name: name.to_owned(),
         judgement,
@@ -48,7 +50,7 @@ fn check(name: &str, judgement: Judgement, figures: String) -> Check {
 }
 
 /// Something that was not measured cannot have kept its shape.
-fn unmeasured(name: &str) -> Check {
+pub(super) fn unmeasured(name: &str) -> Check {
     check(name, Judgement::Unmeasured, "no run".to_owned())
 }
 
@@ -56,7 +58,7 @@ fn unmeasured(name: &str) -> Check {
 type Figure = fn(&Row) -> f64;
 
 /// Judges the ratio of a first figure to a second by pairs of them.
-fn compared(name: &str, pairs: &[(f64, f64)], bound: Bound, unit: &str) -> Check {
+pub(super) fn compared(name: &str, pairs: &[(f64, f64)], bound: Bound, unit: &str) -> Check {
     if pairs.len() < 2 {
         // One pair has no interval. Whatever does not take turns any more must not pass for undecided.
         return check(

@@ -2,12 +2,15 @@
 
 pub(crate) mod batching;
 pub(crate) mod checks;
+pub(crate) mod connections;
+pub(crate) mod memory;
 pub(crate) mod overload;
 pub(crate) mod peers;
+pub(crate) mod steps;
 #[cfg(test)]
 pub(crate) mod synthetic;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod transport;
 
 use std::collections::VecDeque;
@@ -20,6 +23,7 @@ use crate::load::Criterion;
 use crate::results::{Found, Results, Row};
 use crate::station::Bench;
 use crate::statistics::{Limits, Seen, search};
+use crate::steps::{Measured, Pace};
 
 /// Between two times that results are written while an experiment runs.
 const SAVE: Duration = Duration::from_secs(30);
@@ -154,6 +158,8 @@ pub(crate) struct Session<'a> {
     pub(crate) scale: &'a Scale,
     /// Runs of an earlier time that this one goes on with, in their order.
     earlier: VecDeque<Row>,
+    /// Steps of an earlier time, and how long they took.
+    earlier_steps: (Vec<Measured>, Option<Pace>),
     /// Where results are written while the experiment runs; absent: nowhere.
     pub(crate) out: Option<PathBuf>,
     saved: Instant,
@@ -167,20 +173,23 @@ impl<'a> Session<'a> {
             results,
             scale,
             earlier: VecDeque::new(),
+            earlier_steps: (Vec::new(), None),
             out: None,
             saved: Instant::now(),
         }
     }
 
-    /// Goes on with an experiment that ended early: its runs are not made again.
+    /// Goes on with an experiment that ended early: its runs and steps are not made again.
     pub(crate) fn go_on(&mut self, earlier: Results) {
         let text = format!(
-            "{} runs are those of {}, which ended early; the others were made later",
-            earlier.rows.len(),
+            "{} {} are those of {}, which ended early; the others were made later",
+            earlier.made(),
+            if earlier.steps.is_empty() { "runs" } else { "steps" },
             earlier.provenance.began
         );
         self.results.notes.push(text);
         self.results.predictions = earlier.predictions;
+        self.earlier_steps = (earlier.steps, earlier.pace);
         self.earlier = earlier.rows.into();
     }
 

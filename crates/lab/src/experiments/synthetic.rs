@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Scale;
 use crate::case::{Case, Mode, Purpose, Run, Server, Setup, State};
 use crate::cpu::Used;
 use crate::failure::{Failure, Outcome};
@@ -10,6 +11,7 @@ use crate::progress::Progress;
 use crate::results::{Absent, Batches, Direction, Row, Wire};
 use crate::station::{Bench, PlanCosts};
 use crate::statistics::Verdict;
+use crate::steps::{Measured, Pace, Step};
 
 /// Operations a second beyond which the generator is full.
 pub(crate) const GENERATOR: f64 = 40_000.0;
@@ -212,4 +214,23 @@ impl Bench for Synthetic {
         });
         Ok(serde_json::json!({ "grid": cells.collect::<Vec<_>>() }))
     }
+
+    fn step(&mut self, step: &Step, _: &Pace) -> Outcome<Measured> {
+        self.left = self.left.checked_sub(1).ok_or(Failure::Interrupted)?;
+        Ok(super::connections::tests::made_up(step))
+    }
+
+    fn absent_step(&mut self, step: &Step) -> Option<Absent> {
+        (self.missing == Some(step.server())).then(|| Absent {
+            what: step.server().name().to_owned(),
+            why: "it is not installed".to_owned(),
+        })
+    }
+}
+
+/// Made-up figures of all steps of `connections`.
+pub(crate) fn steps(quick: bool) -> Vec<Measured> {
+    let scale = if quick { Scale::quick() } else { Scale::full() };
+    let steps = super::connections::plan(&scale, 19_000);
+    steps.iter().map(super::connections::tests::made_up).collect()
 }

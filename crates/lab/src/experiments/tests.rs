@@ -8,7 +8,7 @@ use crate::load::{Operation, Transport};
 use crate::results::Check;
 use crate::statistics::Judgement;
 
-fn run_with(name: &str, bench: &mut Synthetic, scale: &Scale) -> Outcome<Results> {
+pub(crate) fn run_with(name: &str, bench: &mut Synthetic, scale: &Scale) -> Outcome<Results> {
     let mut results = Results::new(name, scale.quick);
     run_in(name, &mut Session::new(bench, &mut results, scale))?;
     results.checks = checks::of(&results);
@@ -21,6 +21,8 @@ fn run_in(name: &str, session: &mut Session<'_>) -> Outcome<()> {
         "peers" => peers::run(session),
         "overload" => overload::run(session, Some(overload::QUOTA)),
         "batching" => batching::run(session),
+        "connections" => connections::run(session),
+        "memory" => memory::run(session),
         other => panic!("no experiment {other}"),
     }
 }
@@ -336,7 +338,14 @@ fn the_quick_checks_of_transport_hold_and_can_each_fail() {
 
 #[test]
 fn what_was_not_measured_is_no_shape() {
-    for name in ["transport", "batching", "overload", "peers"] {
+    for name in [
+        "transport",
+        "batching",
+        "overload",
+        "peers",
+        "connections",
+        "memory",
+    ] {
         let checks = checks::of(&Results::new(name, true));
         assert!(
             !checks.is_empty() && checks.len() == judged(&checks, Judgement::Unmeasured).len(),

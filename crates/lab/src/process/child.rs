@@ -9,6 +9,7 @@ use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::failure::{Failure, Outcome, Stop};
@@ -147,8 +148,7 @@ impl Child {
 
     /// The end of what it has said.
     pub fn said(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        tail(&String::from_utf8_lossy(&text), LOG_LINES)
+        end_of(&self.log)
     }
 
     /// Its status, if it has ended.
@@ -226,6 +226,66 @@ impl Child {
         }
     }
 
+    /// Writes a line to its standard input.
+    ///
+    /// # Errors
+    /// Its input is not ours, or it has ended.
+    pub fn write_line(&mut self, line: &str) -> Outcome<()> {
+        let Some(input) = &mut self.input else {
+            return Err(Failure::Failed(format!("{} has no input of ours", self.name)));
+        };
+        writeln!(input, "{line}")
+            .and_then(|()| input.flush())
+            .map_err(|error| Failure::failed(format!("{} reads nothing", self.name), error))
+    }
+
+    /// Ends its standard input.
+    pub fn end_input(&mut self) {
+        self.input = None;
+    }
+
+    /// Waits for a line of its standard output, which it must write whole; `None`: the output has ended.
+    ///
+    /// # Errors
+    /// No line came in time, the output is not ours, or the end was asked for.
+    pub fn read_line(&mut self, limit: Duration) -> Outcome<Option<String>> {
+        let deadline = Instant::now() + limit;
+        let Some(output) = &mut self.output else {
+            return Err(Failure::Failed(format!("{} has no output of ours", self.name)));
+        };
+        let failed = |error: std::io::Error| Failure::failed(format!("{} cannot be read", self.name), error);
+        while output.buffer().is_empty() {
+            let mut fds = [PollFd::new(output.get_ref(), PollFlags::IN)];
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: LOOK.subsec_nanos().into(),
+            };
+            let ready = poll(&mut fds, Some(&wait)).or_else(|error| {
+                // A signal: its handler asks for the end.
+                if error == rustix::io::Errno::INTR {
+                    Ok(0)
+                } else {
+                    Err(error)
+                }
+            });
+            if ready.map_err(|error| failed(error.into()))? > 0 {
+                break;
+            }
+            self.stop.check()?;
+            if Instant::now() > deadline {
+                let said = end_of(&self.log);
+                return Err(Failure::Failed(format!(
+                    "{} said nothing for {} s:\n{said}",
+                    self.name,
+                    limit.as_secs()
+                )));
+            }
+        }
+        let mut line = String::new();
+        let length = output.read_line(&mut line).map_err(failed)?;
+        Ok((length > 0).then_some(line))
+    }
+
     /// Asks it to end, once, and does not wait for that.
     pub fn ask_to_end(&mut self) {
         self.input = None;
@@ -257,6 +317,11 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+fn end_of(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    tail(&String::from_utf8_lossy(&text), LOG_LINES)
 }
 
 fn signal_one(pid: u32, signal: Signal) {

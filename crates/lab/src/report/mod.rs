@@ -2,7 +2,9 @@
 
 mod batching;
 mod colours;
+mod connections;
 mod html;
+mod memory;
 mod model;
 mod overload;
 mod peers;
@@ -14,8 +16,8 @@ mod verdict;
 use crate::failure::{Failure, Outcome};
 use crate::results::Results;
 
-pub(crate) use model::number;
 pub use model::{Kind, Page, Plot, Section, Series, Table, Verdict};
+pub(crate) use model::{number, or_dash};
 
 /// The page of an experiment.
 ///
@@ -28,13 +30,17 @@ pub fn page(results: &Results) -> Outcome<Page> {
         "batching" => batching::page(results, paper),
         "overload" => overload::page(results),
         "peers" => peers::page(results),
+        "connections" => connections::page(results),
+        "memory" => memory::page(results),
         _ => transport::page(results, paper),
     };
     page.verdict = verdict::of(results);
     page.sections.insert(0, model::checks(results));
     page.sections.extend(model::components(results));
     page.sections.extend(model::absent(results));
-    page.sections.push(model::runs(results));
+    if !results.rows.is_empty() {
+        page.sections.push(model::runs(results));
+    }
     page.sections.push(model::provenance(results));
     for section in &mut page.sections {
         section.table = std::mem::take(&mut section.table).measured();

@@ -14,6 +14,8 @@ pub(super) fn of(results: &Results) -> Verdict {
         "batching" => batching(results),
         "overload" => overload(results),
         "peers" => peers(results),
+        "connections" => super::connections::findings(results),
+        "memory" => super::memory::findings(results),
         _ => transport(results),
     };
     findings.extend(early_end(results));

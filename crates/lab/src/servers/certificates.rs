@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, PKCS_RSA_SHA256, RsaKeySize, SanType,
 };
 
 use super::fresh;
 use crate::failure::{Failure, Outcome};
 use crate::load::{DOMAIN, TlsFiles};
+use crate::steps::Key;
 
-/// Files of an authority and of two certificates with P-256 keys.
+/// Files of an authority, of the server's certificate for each [`Key`], and of the generator's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Certificates {
     directory: PathBuf,
@@ -39,7 +40,11 @@ impl Certificates {
         let certificate = authority.self_signed(&key).map_err(failed)?;
         write(&made.authority(), &certificate.pem())?;
         let issuer = Issuer::new(authority, key);
-        for (name, (file, key_file)) in [("server", made.server()), ("phone", made.phone())] {
+        for (name, (file, key_file), kind) in [
+            ("server", made.server(), Key::P256),
+            ("server", made.identity(Key::Rsa2048), Key::Rsa2048),
+            ("phone", made.phone(), Key::P256),
+        ] {
             let mut of = params(name);
             // What callers ask for, and what the server does.
             let domain = DOMAIN.try_into().map_err(failed)?;
@@ -51,7 +56,11 @@ impl Certificates {
                 ExtendedKeyUsagePurpose::ServerAuth,
                 ExtendedKeyUsagePurpose::ClientAuth,
             ];
-            let key = KeyPair::generate().map_err(failed)?;
+            let key = match kind {
+                Key::P256 => KeyPair::generate(),
+                Key::Rsa2048 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+            };
+            let key = key.map_err(failed)?;
             let certificate = of.signed_by(&key, &issuer).map_err(failed)?;
             write(&file, &certificate.pem())?;
             write(&key_file, &key.serialize_pem())?;
@@ -64,9 +73,14 @@ impl Certificates {
         self.directory.join("authority.pem")
     }
 
-    /// The server's certificate and its key.
+    /// The server's certificate and its key, P-256.
     pub(super) fn server(&self) -> (PathBuf, PathBuf) {
-        self.pair("server")
+        self.identity(Key::P256)
+    }
+
+    /// The server's certificate with this key, and the key.
+    pub(super) fn identity(&self, key: Key) -> (PathBuf, PathBuf) {
+        self.pair(key.file())
     }
 
     /// What the generator needs.
@@ -118,11 +132,17 @@ mod tests {
         let made = Certificates::make(&directory.path().join("certificates")).unwrap();
         let files = made.generator();
         let (certificate, key) = made.server();
-        for path in [&files.authority, &files.certificate, &certificate] {
+        let (rsa_certificate, rsa_key) = made.identity(Key::Rsa2048);
+        for path in [
+            &files.authority,
+            &files.certificate,
+            &certificate,
+            &rsa_certificate,
+        ] {
             let text = std::fs::read_to_string(path).unwrap();
             assert!(text.starts_with("-----BEGIN CERTIFICATE-----"), "{text}");
         }
-        for path in [&files.key, &key] {
+        for path in [&files.key, &key, &rsa_key] {
             let mode = std::fs::metadata(path).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::{Certificates, Site, suffix, words};
+use super::{Site, suffix, words};
 use crate::case::{Setup, State};
 use crate::failure::{Failure, Outcome};
 use crate::load::{Operation, Transport};
@@ -19,17 +19,27 @@ const OPENSSL: &str = "openssl_conf = main\n[main]\nssl_conf = ssl\n[ssl]\nsyste
     MinProtocol = TLSv1.3\nCiphersuites = TLS_AES_128_GCM_SHA256\n";
 
 pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
+    let mut more = Vec::new();
+    if let Some(look_ups) = setup.look_ups {
+        more.extend(["-n".into(), look_ups.connections.to_string().into()]);
+    }
+    run(site, "32", more, &defines(setup, site))
+}
+
+/// Starts it with so many MiB of private memory for each process, more options, and what the configuration is to have
+/// defined.
+pub(super) fn run(site: &Site<'_>, private: &str, more: Vec<OsString>, defines: &[String]) -> Outcome<Child> {
     let program = programs::find("kamailio").ok_or_else(|| {
         Failure::Usage("kamailio is missing (Debian: kamailio, kamailio-mysql-modules)".to_owned())
     })?;
     let config = site.write("kamailio.cfg", CONFIGURATION)?;
     if let Some(certificates) = site.certificates {
-        site.write(TLS_FILE, &tls(certificates))?;
+        site.write(TLS_FILE, &tls(&certificates.server()))?;
         site.write(OPENSSL_FILE, OPENSSL)?;
     }
     // Its default allocator (qm) is three times slower: fm for shared and private memory.
     let mut line = words([
-        "", "-DD", "-E", "-m", "4096", "-M", "32", "-x", "fm", "-X", "fm", "-f",
+        "", "-DD", "-E", "-m", "4096", "-M", private, "-x", "fm", "-X", "fm", "-f",
     ]);
     if let Some(first) = line.first_mut() {
         *first = program.into();
@@ -38,10 +48,8 @@ pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
     for (option, path) in [("-Y", site.directory.clone()), ("-P", site.directory.join("pid"))] {
         line.extend([option.into(), path.into()]);
     }
-    if let Some(look_ups) = setup.look_ups {
-        line.extend(["-n".into(), look_ups.connections.to_string().into()]);
-    }
-    for define in defines(setup, site) {
+    line.extend(more);
+    for define in defines {
         line.extend(["-A".into(), define.into()]);
     }
     if site.certificates.is_some() {
@@ -64,9 +72,8 @@ pub(super) fn has_module(name: &str) -> bool {
     roots.iter().any(|root| root.join(&module).exists())
 }
 
-/// Its module's configuration: the server's certificate for both sides; no certificate is verified.
-fn tls(certificates: &Certificates) -> String {
-    let (certificate, key) = certificates.server();
+/// Its module's configuration: the same certificate for both sides; no certificate is verified.
+pub(super) fn tls((certificate, key): &(PathBuf, PathBuf)) -> String {
     let side = |name: &str| {
         format!(
             "[{name}:default]\nmethod = TLSv1.2+\nverify_certificate = no\nrequire_certificate = no\n\
@@ -114,7 +121,7 @@ fn defines(setup: &Setup, site: &Site<'_>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::with_site;
+    use super::super::{Certificates, with_site};
     use super::*;
     use crate::case::{Case, Server};
 
@@ -194,12 +201,12 @@ mod tests {
 
     #[test]
     fn both_sides_of_tls_show_the_servers_certificate() {
-        let text = tls(&Certificates::of("/certificates".as_ref()));
+        let text = tls(&Certificates::of("/certificates".as_ref()).server());
         for side in ["[server:default]", "[client:default]"] {
             let part = text.split_once(side).map(|(_, rest)| rest).unwrap_or_default();
             assert!(
                 part.starts_with("\nmethod = TLSv1.2+\nverify_certificate = no\n")
-                    && part.contains("certificate = /certificates/server.pem\n"),
+                    && part.contains("certificate = /certificates/p256.pem\n"),
                 "{text}"
             );
         }

@@ -3,6 +3,7 @@
 mod certificates;
 mod database;
 mod kamailio;
+mod listening;
 mod relays;
 mod trapezoid;
 
@@ -18,6 +19,7 @@ use crate::programs;
 
 pub(crate) use certificates::Certificates;
 pub(crate) use database::MariaDb;
+pub(crate) use listening::{Listener, cannot_listen, listen};
 pub(crate) use relays::{Counters, DelayRelay, Passed};
 use relays::{bare_relay, floor};
 

@@ -151,7 +151,7 @@ mod tests {
         assert!(
             secure.contains(
                 "transport = \"tls\"\naddress = \"127.0.0.1:5060\"\n\
-                 tls = { certificate = \"/certificates/server.pem\", key = \"/certificates/server.key\" }\n\
+                 tls = { certificate = \"/certificates/p256.pem\", key = \"/certificates/p256.key\" }\n\
                  [tls]\nca = \"/certificates/authority.pem\"\n"
             ),
             "{secure}"

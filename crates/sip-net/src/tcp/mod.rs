@@ -21,5 +21,6 @@ mod wheel;
 
 pub use event::{Arrival, ForeignPage, TlsFailure, Verdict};
 pub use listener::{TcpListener, TcpOptions};
+pub use peers::choose_port_late;
 pub use service::{Sharing, StreamService};
 pub use streams::{Naming, Outgoing, Serving, Streams};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use sip_core::activity::Component;
@@ -272,6 +272,15 @@ impl Streams {
 /// Unit of the kernel's keep-alive intervals.
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Lets a socket that is bound to an address have its port at `connect`, when the peer is known: so ports run out
+/// for each peer, not for all together (ip(7)).
+///
+/// # Errors
+/// The kernel does not know the option (Linux before 4.2).
+pub fn choose_port_late(socket: BorrowedFd<'_>) -> io::Result<()> {
+    sys::set_option(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
 /// Begins to open a connection from `source`.
 fn connect(source: IpAddr, remote: SocketAddr, settings: &Settings) -> io::Result<TcpStream> {
     let socket = Socket::new(
@@ -279,9 +288,7 @@ fn connect(source: IpAddr, remote: SocketAddr, settings: &Settings) -> io::Resul
         Type::STREAM.nonblocking().cloexec(),
         Some(Protocol::TCP),
     )?;
-    // The kernel chooses the port at connect, when the peer is known. Otherwise ports would run out for all
-    // peers together, not for each peer (ip(7)).
-    sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    choose_port_late(socket.as_fd())?;
     socket.set_tcp_nodelay(true)?;
     bound_unsent(&socket)?;
     let patience_ms = settings.peer_timeout_ms.min(settings.write_timeout_ms);

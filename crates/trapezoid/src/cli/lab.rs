@@ -30,8 +30,8 @@ pub(crate) struct Args {
     /// Where results.json, report.html and logs go; each experiment of `all` in a directory of its own there.
     #[arg(long, value_name = "DIR", default_value = "lab", value_hint = clap::ValueHint::DirPath)]
     out: PathBuf,
-    /// Go on with an experiment that ended early, with the same options: DIR is its --out. Runs that its results.json has
-    /// are not made again.
+    /// Go on with an experiment that ended early, with the same options: DIR is its --out. Runs and steps that its
+    /// results.json has are not made again.
     #[arg(long, value_name = "DIR", conflicts_with = "out", value_hint = clap::ValueHint::DirPath)]
     resume: Option<PathBuf>,
     /// Only cases or settings with one of these in their names, such as "stateless" or "adaptive 8".
@@ -70,6 +70,10 @@ enum Name {
     Batching,
     /// What a call and a REGISTER cost Kamailio, us and a bare relay, in turn.
     Peers,
+    /// What connections cost: bytes of idle ones, work for each message, attackers, handshakes, a restart.
+    Connections,
+    /// Bytes of transactions that come and go, of calls that ring, of registered contacts.
+    Memory,
     /// All of them.
     All,
 }
@@ -85,6 +89,14 @@ pub(crate) struct ChildArgs {
     groups: Vec<PathBuf>,
     #[arg(last = true, required = true)]
     words: Vec<OsString>,
+}
+
+/// Clients of `connections`; for the lab alone.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CrowdArgs {
+    /// A mode, then its options: `help` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
 }
 
 /// A relay of datagrams that reads no message: what a server would cost if SIP cost nothing.
@@ -130,6 +142,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(Name::Overload) => vec![lab::Name::Overload],
         Some(Name::Batching) => vec![lab::Name::Batching],
         Some(Name::Peers) => vec![lab::Name::Peers],
+        Some(Name::Connections) => vec![lab::Name::Connections],
+        Some(Name::Memory) => vec![lab::Name::Memory],
         Some(Name::All) => lab::Name::ALL.to_vec(),
         None => return Err(Failure::Usage("name an experiment".to_owned())),
     };
@@ -212,6 +226,11 @@ pub(crate) fn child(args: &ChildArgs) -> Result<(), Failure> {
         &format!("cannot run {}", program.unwrap_or_default()),
         trampoline.jump(),
     ))
+}
+
+/// Is clients, until they have done what they are to do or the input ends.
+pub(crate) fn crowd(args: &CrowdArgs) -> Result<(), Failure> {
+    lab::crowd::run(&args.words).map_err(|error| Failure::Failed(format!("crowd: {error}")))
 }
 
 /// Kills the lab's children when it is gone.

@@ -59,6 +59,8 @@ enum Command {
     #[command(hide = true)]
     LabChild(lab::ChildArgs),
     #[command(hide = true)]
+    LabCrowd(lab::CrowdArgs),
+    #[command(hide = true)]
     LabGuard,
     #[command(hide = true)]
     LabFloor(lab::FloorArgs),
@@ -100,6 +102,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Relay(args) => relay::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::LabChild(args) => lab::child(&args),
+        Command::LabCrowd(args) => lab::crowd(&args),
         Command::LabGuard => lab::watch(),
         Command::LabFloor(args) => lab::floor(&args),
         Command::ConfigSchema => schema::run(),

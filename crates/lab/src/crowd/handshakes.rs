@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::Outcome;
 use super::arguments::Arguments;
 use super::link::Link;
+use super::said;
 use super::target::{Target, Tickets, with_own_tickets};
 
 #[derive(Debug, Default)]
@@ -41,12 +42,14 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let took = began.elapsed().as_secs_f64();
     let [done, resumed, failed] =
         [&counts.done, &counts.resumed, &counts.failed].map(|count| count.load(Ordering::Relaxed));
-    println!(
-        "{{\"mode\":\"handshakes\",\"done\":{done},\"resumed\":{resumed},\"failed\":{failed},\
-         \"seconds\":{took:.3},\"per_second\":{:.1},\"agreed\":\"{agreed}\"}}",
-        done as f64 / took
-    );
-    Ok(())
+    said::row(&said::Handshakes {
+        done,
+        resumed,
+        failed,
+        seconds: took,
+        per_second: crate::cpu::ratio(done as f64, took),
+        agreed,
+    })
 }
 
 /// What was agreed on, as text.

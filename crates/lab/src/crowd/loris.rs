@@ -1,7 +1,7 @@
 //! Connections on which a message, or a handshake, begins and does not end. What the server cuts is
 //! opened again, so that as many as asked for are always there.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::Outcome;
 use super::arguments::Arguments;
 use super::link::Link;
+use super::said;
 use super::speech::{endless, first_bytes};
 use super::system::input_ended;
 use super::target::Target;
@@ -56,13 +57,12 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             let (target, counts, ended) = (&target, &counts, &*ended);
             scope.spawn(move || bother(target, &numbers, every, counts, ended));
         }
-        watch("loris", count, &counts, &ended);
-    });
-    Ok(())
+        watch("loris", count, &counts, &ended)
+    })
 }
 
 /// Says when all are there, every 5 s how many there are, and the sums at the end.
-pub(crate) fn watch(mode: &str, count: usize, counts: &Counts, ended: &AtomicBool) {
+pub(crate) fn watch(mode: &str, count: usize, counts: &Counts, ended: &AtomicBool) -> Outcome {
     let began = Instant::now();
     let mut told = 0;
     let mut ready = false;
@@ -71,8 +71,8 @@ pub(crate) fn watch(mode: &str, count: usize, counts: &Counts, ended: &AtomicBoo
         let there = Counts::see(&counts.there);
         if !ready && there >= count {
             ready = true;
-            println!("ready {there}");
-            let _ = io::stdout().flush(); // a reader that has gone has ended our input, too
+            // A reader that has gone has ended our input, too.
+            drop(said::ready(there));
         }
         let elapsed = began.elapsed().as_secs();
         if elapsed >= told + 5 {
@@ -83,13 +83,13 @@ pub(crate) fn watch(mode: &str, count: usize, counts: &Counts, ended: &AtomicBoo
             );
         }
     }
-    println!(
-        "{{\"mode\":\"{mode}\",\"asked\":{count},\"there\":{},\"opened\":{},\"cut\":{},\"refused\":{}}}",
-        Counts::see(&counts.there),
-        Counts::see(&counts.opened),
-        Counts::see(&counts.cut),
-        Counts::see(&counts.refused)
-    );
+    said::row(&said::Attackers {
+        asked: count,
+        there: Counts::see(&counts.there),
+        opened: Counts::see(&counts.opened),
+        cut: Counts::see(&counts.cut),
+        refused: Counts::see(&counts.refused),
+    })
 }
 
 fn bother(target: &Target, numbers: &[usize], every: f64, counts: &Counts, ended: &AtomicBool) {

@@ -1,6 +1,7 @@
 //! Where clients go, from where they come, and what they know of TLS.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -18,7 +19,6 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Outcome;
 use super::arguments::Arguments;
-use super::system::choose_port_late;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
@@ -103,7 +103,8 @@ impl Target {
             Some(Protocol::TCP),
         )?;
         if self.address.ip().is_loopback() && self.address.is_ipv4() {
-            choose_port_late(&socket);
+            // A kernel without the option refuses, and then ports are used up sooner.
+            drop(sip_net::tcp::choose_port_late(socket.as_fd()));
             let last = 1 + (number % self.sources) as u8;
             socket.bind(&SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)), 0).into())?;
         }

@@ -1,7 +1,7 @@
 //! Connections that say nothing any more.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -11,6 +11,7 @@ use sip_net::epoll::{Epoll, EventList, Interest};
 use super::Outcome;
 use super::arguments::Arguments;
 use super::link::Link;
+use super::said;
 use super::speech::options;
 use super::system::input_ended;
 use super::target::Target;
@@ -49,14 +50,15 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     for (why, times) in &failures {
         eprintln!("crowd: {times} could not: {why}");
     }
-    println!("ready {}", links.len());
-    io::stdout().flush()?;
     let opened = links.len();
+    said::ready(opened)?;
     let closed = hold(links, &ended)?;
-    println!(
-        "{{\"mode\":\"idle\",\"asked\":{count},\"opened\":{opened},\"closed\":{closed},\"seconds\":{seconds:.2}}}"
-    );
-    Ok(())
+    said::row(&said::Idle {
+        asked: count,
+        opened,
+        closed,
+        seconds,
+    })
 }
 
 /// Opens all, unless the server does not want any.

@@ -12,6 +12,7 @@ use sip_net::epoll::{Epoll, EventList, Interest};
 
 use super::Outcome;
 use super::arguments::Arguments;
+use super::said;
 use super::speech::{Speech, options};
 use super::system::Dice;
 use super::target::{Target, with_own_tickets};
@@ -69,11 +70,10 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             storm(&target, some, &patience)?;
         }
         let served = clients.iter().filter(|client| client.served.is_some()).count();
-        println!("ready {served}");
+        said::ready(served)?;
     } else {
-        println!("ready 0");
+        said::ready(0)?;
     }
-    io::stdout().flush()?;
     // The server is restarted now; any line, or the end of the input, begins the storm.
     io::stdin().lock().read_line(&mut String::new())?;
     for client in &mut clients {
@@ -81,11 +81,10 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     }
     let began = Instant::now();
     let failures = storm(&target, &mut clients, &patience)?;
-    report(&clients, began.elapsed(), &failures);
-    Ok(())
+    report(&clients, began.elapsed(), &failures)
 }
 
-fn report(clients: &[Client], took: Duration, failures: &BTreeMap<String, usize>) {
+fn report(clients: &[Client], took: Duration, failures: &BTreeMap<String, usize>) -> Outcome {
     let mut times: Vec<f64> = clients
         .iter()
         .filter_map(|client| client.served.map(|time| time.as_secs_f64()))
@@ -101,16 +100,17 @@ fn report(clients: &[Client], took: Duration, failures: &BTreeMap<String, usize>
     for (why, times) in failures {
         eprintln!("crowd storm: {times} attempts ended: {why}");
     }
-    println!(
-        "{{\"mode\":\"storm\",\"asked\":{},\"served\":{},\"resumed\":{resumed},\"tries\":{tries},\
-         \"most_tries\":{most},\"all_s\":{:.3},\"median_s\":{:.3},\"p99_s\":{:.3},\"took_s\":{:.3}}}",
-        clients.len(),
-        times.len(),
-        at(1.0),
-        at(0.5),
-        at(0.99),
-        took.as_secs_f64()
-    );
+    said::row(&said::Storm {
+        asked: clients.len(),
+        served: times.len(),
+        resumed,
+        tries,
+        most_tries: most,
+        all_s: at(1.0),
+        median_s: at(0.5),
+        p99_s: at(0.99),
+        took_s: took.as_secs_f64(),
+    })
 }
 
 /// Until all are served, or all is given up. Why attempts failed.
@@ -225,7 +225,7 @@ impl Attempt {
         let socket = target.socket(number)?;
         socket.set_nonblocking(true)?;
         if let Err(error) = socket.connect(&target.address.into())
-            && error.raw_os_error() != Some(libc::EINPROGRESS)
+            && error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error())
         {
             return Err(error);
         }

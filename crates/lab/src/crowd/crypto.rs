@@ -2,12 +2,11 @@
 //! this thread while it is the server's turn. Beside our own sessions, the library's buffered
 //! interface with the same configuration.
 
-use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig, ServerConnection};
 use sip_net::tls::{
@@ -16,6 +15,7 @@ use sip_net::tls::{
 
 use super::Outcome;
 use super::arguments::Arguments;
+use super::said;
 use super::system::thread_cpu_ns;
 use super::target::{Target, Tickets, with_own_tickets};
 
@@ -38,8 +38,12 @@ struct Case<'a> {
 
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let time = Duration::from_secs_f64(arguments.get("seconds", 1.0)?);
-    for key in ["P-256", "RSA-2048"] {
-        let server = server(key)?;
+    let certificates: &Path = arguments
+        .text("certificates")
+        .ok_or("--certificates DIRECTORY is needed")?
+        .as_ref();
+    for (key, name) in [("P-256", "p256"), ("RSA-2048", "rsa")] {
+        let server = server(certificates, name)?;
         for version in ["1.3", "1.2"] {
             let target = target(version)?;
             for (resume, buffered) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -56,21 +60,12 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// A listener's end with a certificate made for this.
-fn server(key: &str) -> Outcome<TlsServer> {
-    let directory = tempfile::tempdir()?;
-    let pair = if key == "P-256" {
-        KeyPair::generate()?
-    } else {
-        KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048)?
-    };
-    let certificate = CertificateParams::new(vec!["bench".to_owned()])?.self_signed(&pair)?;
+/// A listener's end with one of the lab's certificates.
+fn server(certificates: &Path, name: &str) -> Outcome<TlsServer> {
     let files = IdentityFiles {
-        certificate: directory.path().join("certificate.pem"),
-        key: directory.path().join("key.pem"),
+        certificate: certificates.join(format!("{name}.pem")),
+        key: certificates.join(format!("{name}.key")),
     };
-    fs::write(&files.certificate, certificate.pem())?;
-    fs::write(&files.key, pair.serialize_pem())?;
     let settings = ServerSettings {
         name: "crowd".to_owned(),
         identities: vec![files],
@@ -108,21 +103,18 @@ fn measure(case: &Case<'_>, server: &TlsServer, target: &Target, time: Duration)
     times.sort_unstable();
     let mean = times.iter().sum::<u64>() as f64 / times.len().max(1) as f64;
     let median = times.get(times.len() / 2).copied().unwrap_or(0) as f64;
-    println!(
-        "{{\"mode\":\"crypto\",\"version\":\"{}\",\"key\":\"{}\",\"resumed\":{},\"interface\":\"{}\",\
-         \"handshakes\":{},\"mean_us\":{:.2},\"median_us\":{:.2}}}",
-        case.version,
-        case.key,
-        case.resume,
-        if case.buffered { "buffered" } else { "ours" },
-        times.len(),
-        mean / 1e3,
-        median / 1e3
-    );
-    Ok(())
+    said::row(&said::Crypto {
+        version: case.version.to_owned(),
+        key: case.key.to_owned(),
+        resumed: case.resume,
+        interface: if case.buffered { "buffered" } else { "ours" }.to_owned(),
+        handshakes: times.len(),
+        mean_us: mean / 1e3,
+        median_us: median / 1e3,
+    })
 }
 
-/// A handshake, two bytes of data, and the end, as `crowd handshakes` does them. Nanoseconds of the
+/// A handshake, two bytes of data, and the end, as the mode `handshakes` does them. Nanoseconds of the
 /// server's end.
 fn handshake(
     case: &Case<'_>,

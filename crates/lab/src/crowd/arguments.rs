@@ -17,6 +17,7 @@ const VALUES: &[&str] = &[
     "every",
     "rate",
     "seconds",
+    "certificates",
     "timeout",
     "backoff",
     "give-up",
@@ -39,7 +40,7 @@ impl Arguments {
             let value = match name {
                 _ if FLAGS.contains(&name) => String::new(),
                 _ if VALUES.contains(&name) => words.next().ok_or(format!("{word} needs a value"))?.clone(),
-                _ => return Err(format!("unknown option {word}; see `crowd help`").into()),
+                _ => return Err(format!("unknown option {word}; see `trapezoid lab-crowd help`").into()),
             };
             values.insert(name.to_owned(), value);
         }

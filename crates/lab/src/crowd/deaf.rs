@@ -38,9 +38,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             let (target, counts, ended) = (&target, &counts, &*ended);
             scope.spawn(move || talk(target, &numbers, pause, counts, ended));
         }
-        watch("deaf", count, &counts, &ended);
-    });
-    Ok(())
+        watch("deaf", count, &counts, &ended)
+    })
 }
 
 /// All are opened; then each in turn asks once more, at an even pace.

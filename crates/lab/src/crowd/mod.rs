@@ -1,17 +1,15 @@
-//! Many clients at once, for measuring what connections cost a server: `bench/connections.py`
-//! drives this program, and reads what it prints.
+//! Many clients at once, as a child process: what `connections` brings to a server.
 //!
 //! ```text
-//! crowd idle       hold COUNT connections, each after an OPTIONS and its 200, until stdin ends
-//! crowd loris      COUNT connections on which a message or handshake never ends; until stdin ends
-//! crowd deaf       COUNT connections that ask and never read an answer; until stdin ends
-//! crowd handshakes connect, shake hands, close, again and again, for SECONDS
-//! crowd storm      COUNT clients that come back at once after the server's restart
-//! crowd crypto     both ends in memory: CPU time of the server's end of a handshake
+//! trapezoid lab-crowd idle       hold COUNT connections, each after an OPTIONS and its 200, until stdin ends
+//! trapezoid lab-crowd loris      COUNT connections on which a message or handshake never ends; until stdin ends
+//! trapezoid lab-crowd deaf       COUNT connections that ask and never read a response; until stdin ends
+//! trapezoid lab-crowd handshakes connect, shake hands, close, again and again, for SECONDS
+//! trapezoid lab-crowd storm      COUNT clients that come back at once after the server's restart
+//! trapezoid lab-crowd crypto     both ends in memory: CPU time of the server's end of a handshake
 //! ```
-//! `crowd help` lists the options. Clients come from 127.0.1.0/24, as one address alone has not
-//! enough ports. Linux only, loopback only.
-#![expect(clippy::print_stdout, reason = "what is printed is what the program is for")]
+//! `trapezoid lab-crowd help` lists the options. Clients come from 127.0.1.0/24, since one address alone has not
+//! enough ports. Linux only, loopback only. What is printed is in [`said`].
 
 mod arguments;
 mod crypto;
@@ -20,20 +18,19 @@ mod handshakes;
 mod idle;
 mod link;
 mod loris;
+pub mod said;
 mod speech;
 mod storm;
 mod system;
 mod target;
 
-use std::process::ExitCode;
-
 use arguments::Arguments;
 
-/// What the program's parts fail with: a text for the user.
+/// What the parts fail with: a text for the user.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "\
-usage: crowd MODE --target ADDRESS [OPTIONS]
+usage: trapezoid lab-crowd MODE --target ADDRESS [OPTIONS]
   --transport tcp|tls|ws|wss   (tcp)
   --name NAME                  the server's SIP domain, in the URI and as server name (bench)
   --ca FILE                    verify the server by this; without it nothing is verified
@@ -47,20 +44,13 @@ handshakes  --seconds S  --resume: each connection resumes the session of the on
 storm       --count N  --timeout SECONDS of an attempt (4)  --backoff SECONDS before the second,
             twice as many before the third and so on (1)  --give-up SECONDS (120)
             --fresh: without tickets
-crypto      --seconds S for each case (1)";
+crypto      --seconds S for each case (1)  --certificates DIRECTORY with p256.pem, p256.key, rsa.pem, rsa.key";
 
-fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match run(&words) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("crowd: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(words: &[String]) -> Outcome {
+/// Does what the words of a command line say: a mode, then options.
+///
+/// # Errors
+/// A text for the user.
+pub fn run(words: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse(words)?;
     system::raise_descriptor_limit()?;
     match arguments.mode.as_str() {
@@ -70,10 +60,7 @@ fn run(words: &[String]) -> Outcome {
         "handshakes" => handshakes::run(&arguments),
         "storm" => storm::run(&arguments),
         "crypto" => crypto::run(&arguments),
-        "help" => {
-            println!("{USAGE}");
-            Ok(())
-        }
+        "help" => said::line(USAGE),
         other => Err(format!("no mode {other:?}\n{USAGE}").into()),
     }
 }
