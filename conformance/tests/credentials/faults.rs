@@ -69,7 +69,7 @@ fn a_database_whose_processes_are_stopped() {
 fn one_connection_that_says_nothing() {
     let what = "one connection stopped";
     let postgres = PostgreSql::start();
-    // It is asked again after half of that, but not sooner than after four usual round trips: on a busy machine two
+    // It is asked again after a quarter of that, but not sooner than after four usual round trips: on a busy machine two
     // seconds.
     let setting = Setting {
         credentials: "deadline_ms = 10000",

@@ -43,8 +43,13 @@ const LEAST_GAP: Duration = Duration::from_millis(1);
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Divisor of the deadline that gives the patience with a connection. One that has been silent for so long
-/// may be dead while the others are not, so its questions are sent once more, on another.
-const PATIENCE: u32 = 2;
+/// may be dead while the others are not, so its questions are sent again, on another.
+const PATIENCE: u32 = 4;
+
+/// How often a question is sent again because its connection is silent. The second connection may be silent as
+/// well: a firewall drops several at once, and a database that has just started serves its first connections
+/// late. The last one is left a quarter of the deadline, at least.
+const MAX_ASKED_AGAIN: u8 = 2;
 
 /// Least patience in rounds: a database that is slow as a whole would only become slower by repeated
 /// questions.
@@ -116,8 +121,8 @@ struct Flight {
     carried: u8,
     /// When the flight was last sent.
     sent: Option<Instant>,
-    /// Whether the flight was sent once more because its first connection was silent.
-    asked_again: bool,
+    /// How often the flight was put into the queue again because its connection was silent.
+    asked_again: u8,
     /// Number of counted ends of connections with the flight under way; the time of the last one follows.
     lost: u8,
     lost_at: Option<Instant>,
@@ -301,7 +306,7 @@ impl Batcher {
             queued: true,
             carried: 0,
             sent: None,
-            asked_again: false,
+            asked_again: 0,
             lost: 0,
             lost_at: None,
             alone: false,
@@ -512,7 +517,7 @@ impl Batcher {
         self.by_age.front().map(|(deadline, _)| *deadline)
     }
 
-    /// How long a connection may be silent before its flights are sent once more.
+    /// How long a connection may be silent before its flights are sent again.
     pub(super) fn patience(&self) -> Duration {
         (self.rules.deadline / PATIENCE).max(self.round * PATIENCE_ROUNDS)
     }
@@ -530,9 +535,9 @@ impl Batcher {
         self.asked_again_up_to.is_some_and(|last| sent <= last)
     }
 
-    /// Puts flights that were sent too long ago to the front of the queue, once each. Returns their number.
-    /// If no other connection is up, or the database may be down, that would be useless: the flights stay for
-    /// later.
+    /// Puts flights that were sent too long ago to the front of the queue, each [`MAX_ASKED_AGAIN`] times at
+    /// most. Returns their number. If no other connection is up, or the database may be down, that would be
+    /// useless: the flights stay for later.
     pub(super) fn ask_again(&mut self, now: Instant) -> usize {
         let patience = self.patience();
         let is_of_use = self.sessions > 1 && self.breaker.state() == State::Closed;
@@ -540,14 +545,14 @@ impl Batcher {
         while let Some((sent, id)) = self.by_sending.front().copied() {
             let flight = self.live_mut(id).filter(|flight| {
                 // A flight that was sent again since has a later entry.
-                flight.sent == Some(sent) && !flight.queued && !flight.asked_again
+                flight.sent == Some(sent) && !flight.queued && flight.asked_again < MAX_ASKED_AGAIN
             });
             if let Some(flight) = flight {
                 // The list stays bounded, because a live flight expires.
                 if !is_of_use || now.saturating_duration_since(sent) < patience {
                     break;
                 }
-                flight.asked_again = true;
+                flight.asked_again += 1;
                 flight.queued = true;
                 self.queued += 1;
                 self.asked_again_up_to = Some(sent);

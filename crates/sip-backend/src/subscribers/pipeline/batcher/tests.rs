@@ -250,33 +250,28 @@ fn a_batch_whose_connection_ends_goes_again_first_but_not_for_ever() {
 }
 
 #[test]
-fn what_a_silent_connection_carries_is_asked_once_more() {
+fn what_silent_connections_carry_is_asked_again_twice() {
     let t = Instant::now();
     let answer = |batcher: &mut Batcher, batch: &Batch| {
         let ended = batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id));
         ended.count()
     };
-    for second_answers in [true, false] {
+    for first_to_answer in 0..3 {
         let mut batcher = filled(Mode::Adaptive, t, 2);
-        batcher.set_sessions(2);
-        let first = batch(batcher.take(t, false));
-        assert_eq!(batcher.ask_again(t + 499 * MS), 0);
-        assert_eq!((batcher.ask_again(t + 500 * MS), batcher.queued()), (2, 2));
-        assert_eq!(batcher.ask_again(t + 600 * MS), 0, "once");
-        let second = batch(batcher.take(t + 600 * MS, false));
-        assert_eq!(
-            batcher.ask_again(t + 999 * MS),
-            0,
-            "nor is the second asked again"
-        );
-        let (answered, other) = match second_answers {
-            true => (second, first),
-            false => (first, second),
-        };
-        assert_eq!(
-            (answer(&mut batcher, &answered), answer(&mut batcher, &other)),
-            (2, 0)
-        );
+        batcher.set_sessions(3);
+        let mut sent = vec![batch(batcher.take(t, false))];
+        for at in [250 * MS, 500 * MS] {
+            assert_eq!(batcher.ask_again(t + at - MS), 0, "not yet");
+            assert_eq!((batcher.ask_again(t + at), batcher.queued()), (2, 2));
+            assert_eq!(batcher.ask_again(t + at), 0, "it waits already");
+            sent.push(batch(batcher.take(t + at, false)));
+        }
+        assert_eq!(batcher.ask_again(t + 999 * MS), 0, "no third time");
+        let first = sent.remove(first_to_answer);
+        assert_eq!(answer(&mut batcher, &first), 2);
+        for late in &sent {
+            assert_eq!(answer(&mut batcher, late), 0, "it has its result");
+        }
         assert_eq!(
             (batcher.queued(), batcher.under_way(), batcher.questions()),
             (0, 0, 0)
@@ -291,12 +286,12 @@ fn what_is_asked_again_goes_back_when_both_connections_have_ended() {
     batcher.set_sessions(2);
     let mut given_up = Vec::new();
     let first = batch(batcher.take(t, false));
-    assert_eq!(batcher.ask_again(t + 500 * MS), 2);
+    assert_eq!(batcher.ask_again(t + 250 * MS), 2);
     // A flight in the queue waits already.
-    batcher.put_back(t + 510 * MS, t, &first, &mut given_up);
+    batcher.put_back(t + 260 * MS, t, &first, &mut given_up);
     assert_eq!(batcher.queued(), 2);
-    let second = batch(batcher.take(t + 520 * MS, false));
-    batcher.put_back(t + 530 * MS, t, &second, &mut given_up);
+    let second = batch(batcher.take(t + 270 * MS, false));
+    batcher.put_back(t + 280 * MS, t, &second, &mut given_up);
     assert_eq!((batcher.queued(), given_up.len()), (2, 0));
 }
 
@@ -304,7 +299,7 @@ fn what_is_asked_again_goes_back_when_both_connections_have_ended() {
 fn a_slow_database_is_not_asked_twice() {
     let t = Instant::now();
     let cases: [fn(&mut Batcher, Instant); 3] = [
-        // Four rounds exceed half of the deadline.
+        // Four rounds exceed a quarter of the deadline, and the time that has passed.
         |batcher, _| batcher.succeeded(200 * MS),
         |batcher, _| batcher.set_sessions(1),
         |batcher, t| (0..9).for_each(|_| batcher.failed(t, Failure::Batch, &mut Vec::new())),
@@ -324,13 +319,13 @@ fn a_connection_is_silent_as_soon_as_what_it_carries_is_asked_again() {
     let mut batcher = filled(Mode::Adaptive, t, 1);
     batcher.set_sessions(2);
     let first = batch(batcher.take(t, false));
-    assert!(!batcher.is_silent(t + 499 * MS, first.sent));
-    assert!(batcher.is_silent(t + 500 * MS, first.sent), "with or without");
-    assert_eq!(batcher.ask_again(t + 500 * MS), 1);
+    assert!(!batcher.is_silent(t + 249 * MS, first.sent));
+    assert!(batcher.is_silent(t + 250 * MS, first.sent), "with or without");
+    assert_eq!(batcher.ask_again(t + 250 * MS), 1);
     batcher.succeeded(900 * MS);
     assert!(batcher.patience() > 3000 * MS);
-    assert!(batcher.is_silent(t + 500 * MS, first.sent), "and stays so");
-    assert!(!batcher.is_silent(t + 500 * MS, t + 10 * MS));
+    assert!(batcher.is_silent(t + 250 * MS, first.sent), "and stays so");
+    assert!(!batcher.is_silent(t + 250 * MS, t + 10 * MS));
 }
 
 #[test]
@@ -339,8 +334,8 @@ fn what_was_sent_first_is_asked_again_first() {
     let mut batcher = filled(Mode::Adaptive, t, 3);
     batcher.set_sessions(2);
     let first = batch(batcher.take(t, false));
-    assert_eq!(batcher.ask_again(t + 500 * MS), 3);
-    let second = batch(batcher.take(t + 500 * MS, false));
+    assert_eq!(batcher.ask_again(t + 250 * MS), 3);
+    let second = batch(batcher.take(t + 250 * MS, false));
     assert_eq!(second.flights, first.flights);
 }
 
