@@ -1,5 +1,6 @@
 //! Where the time of a command went: each step that [`crate::steps::run_step`] ran, with its seconds.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,25 +14,34 @@ pub(crate) fn note(what: &str, took: Duration) {
 }
 
 /// Prints every step so far, longest first, and the time that all of them and what lay between them
-/// took.
+/// took. Steps of one name, such as the builds of mutants, are one line.
 pub(crate) fn print(all: Duration) {
     let steps = STEPS.lock().unwrap_or_else(PoisonError::into_inner);
     eprint!("{}", table(&steps, all));
 }
 
 fn table(steps: &[(String, Duration)], all: Duration) -> String {
-    let mut sorted: Vec<_> = steps.iter().collect();
-    sorted.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    let mut by_name: BTreeMap<&str, (u32, Duration)> = BTreeMap::new();
+    for (what, took) in steps {
+        let (times, sum) = by_name.entry(what).or_default();
+        *times += 1;
+        *sum += *took;
+    }
+    let mut sorted: Vec<_> = by_name.into_iter().collect();
+    sorted.sort_by_key(|(_, (_, took))| std::cmp::Reverse(*took));
     let mut text = String::from("── where the time went, seconds\n");
     let mut line = |what: &str, took: Duration| {
         let _ = writeln!(text, "{:>7.0}  {what}", took.as_secs_f64());
     };
-    let (long, short): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|(_, took)| took.as_secs() >= 1);
-    for (what, took) in long {
-        line(what, *took);
+    let (long, short): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|(_, (_, took))| took.as_secs() >= 1);
+    for (what, (times, took)) in long {
+        match times {
+            1 => line(what, took),
+            _ => line(&format!("{what} ({times} times)"), took),
+        }
     }
     let rest = all.saturating_sub(steps.iter().map(|(_, took)| *took).sum());
-    let short: Duration = short.iter().map(|(_, took)| *took).sum();
+    let short: Duration = short.iter().map(|(_, (_, took))| *took).sum();
     line("all that took less than one, and what lay between", short + rest);
     line("together", all);
     text
@@ -48,12 +58,15 @@ mod tests {
             step("clippy", 61_000),
             step("formatting", 400),
             step("tests", 120_000),
+            step("build a mutant", 700),
+            step("build a mutant", 5_300),
         ];
         let text = table(&steps, Duration::from_secs(190));
         let lines: Vec<&str> = text.lines().skip(1).map(str::trim).collect();
         assert_eq!(lines[0], "120  tests");
         assert_eq!(lines[1], "61  clippy");
-        assert_eq!(lines[2], "9  all that took less than one, and what lay between");
-        assert_eq!(lines[3], "190  together");
+        assert_eq!(lines[2], "6  build a mutant (2 times)");
+        assert_eq!(lines[3], "3  all that took less than one, and what lay between");
+        assert_eq!(lines[4], "190  together");
     }
 }
