@@ -130,30 +130,12 @@ pub(crate) fn cannot_listen(server: Server, kind: Kind) -> Option<&'static str> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ports;
+    use super::super::with_bare_site;
     use super::*;
-    use crate::failure::Stop;
-    use crate::process::Launcher;
 
     fn text(kind: Kind, has_much_to_wait: bool) -> String {
         let directory = tempfile::tempdir().unwrap();
         let certificates = Certificates::make(&directory.path().join("certificates")).unwrap();
-        let launcher = Launcher::new("/bin/cat".into(), Stop::default()).unwrap();
-        let site = Site {
-            launcher: &launcher,
-            program: "/bin/false".as_ref(),
-            directory: "/nowhere".into(),
-            ports: Ports {
-                sip: 5060,
-                uas: 5070,
-                admin: 8080,
-                caller: 5090,
-            },
-            cpus: &[],
-            groups: &[],
-            database: None,
-            certificates: None,
-        };
         let listener = Listener {
             kind,
             port: 5061,
@@ -161,7 +143,7 @@ mod tests {
             certificates: &certificates,
             has_much_to_wait,
         };
-        configuration(&listener, &site)
+        with_bare_site(|site| configuration(&listener, site))
     }
 
     #[test]

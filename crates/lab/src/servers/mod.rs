@@ -173,11 +173,24 @@ pub(crate) fn fresh(directory: &Path) -> Outcome<()> {
     std::fs::create_dir_all(directory).map_err(failed)
 }
 
-/// What `text` makes of a setup's site, which nothing can be started at.
+/// What `text` makes of a setup's site, at which nothing can be started.
 #[cfg(test)]
 fn with_site(setup: &Setup, text: impl FnOnce(&Site<'_>) -> String) -> String {
-    let launcher = Launcher::new("/bin/cat".into(), crate::failure::Stop::default()).unwrap();
     let certificates = Certificates::of("/certificates".as_ref());
+    let certificates = (setup.case.transport == Transport::Tls).then_some(&certificates);
+    with_bare_site(|site| {
+        text(&Site {
+            database: Some(3306),
+            certificates,
+            ..site.clone()
+        })
+    })
+}
+
+/// The same of a site without database and certificates.
+#[cfg(test)]
+fn with_bare_site(text: impl FnOnce(&Site<'_>) -> String) -> String {
+    let launcher = Launcher::new("/bin/cat".into(), crate::failure::Stop::default()).unwrap();
     text(&Site {
         launcher: &launcher,
         program: "/bin/false".as_ref(),
@@ -190,7 +203,7 @@ fn with_site(setup: &Setup, text: impl FnOnce(&Site<'_>) -> String) -> String {
         },
         cpus: &[],
         groups: &[],
-        database: Some(3306),
-        certificates: (setup.case.transport == Transport::Tls).then_some(&certificates),
+        database: None,
+        certificates: None,
     })
 }

@@ -28,6 +28,15 @@ impl Scenario {
     pub fn callees(&self, call: &NetCall) -> impl Iterator<Item = usize> + '_ {
         self.phones_of(self.phones[call.to].user)
     }
+
+    /// Plans one phone of a call: the one that the call names has its plan in the call.
+    pub(super) fn plan(&mut self, call: &mut NetCall, plan: BranchPlan) {
+        if plan.phone == call.to {
+            (call.trying, call.ring_after, call.reaction) = (plan.trying, plan.ring_after, plan.reaction);
+        } else {
+            self.branches.push(plan);
+        }
+    }
 }
 
 /// Gives users several phones, in a third of all scenarios.
@@ -170,17 +179,14 @@ fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
         let ring_after = (speaks && rng.chance(800)).then(|| rng.between(0, 800 * MS));
         // RFC 3261 §17.2.1: a phone that does not ring at once sends 100.
         let trying = speaks && (rng.chance(300) || ring_after.is_none());
-        if phone == call.to {
-            (call.trying, call.ring_after, call.reaction) = (trying, ring_after, reaction);
-        } else {
-            scenario.branches.push(BranchPlan {
-                call: call.call,
-                phone,
-                trying,
-                ring_after,
-                reaction,
-            });
-        }
+        let plan = BranchPlan {
+            call: call.call,
+            phone,
+            trying,
+            ring_after,
+            reaction,
+        };
+        scenario.plan(call, plan);
     }
     call.cancel_after = match rng.between(0, 9) {
         0 => rng.between(0, 300),

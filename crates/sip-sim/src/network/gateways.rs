@@ -157,17 +157,14 @@ fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
         let latest = if is_late { 12 * SECOND } else { 800 * MS };
         let ring_after = (speaks && (is_late || rng.chance(800))).then(|| rng.between(0, latest));
         let trying = speaks && !is_late && (rng.chance(300) || ring_after.is_none());
-        if phone == call.to {
-            (call.trying, call.ring_after, call.reaction) = (trying, ring_after, reaction);
-        } else {
-            scenario.branches.push(BranchPlan {
-                call: call.call,
-                phone,
-                trying,
-                ring_after,
-                reaction,
-            });
-        }
+        let plan = BranchPlan {
+            call: call.call,
+            phone,
+            trying,
+            ring_after,
+            reaction,
+        };
+        scenario.plan(call, plan);
     }
     call.cancel_after = match rng.between(0, 9) {
         0 => rng.between(0, 300),
