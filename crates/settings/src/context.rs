@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use super::Machine;
+use super::model::ListenTransport;
 use super::problems::Problems;
 use super::tree::{Node, Value};
 
 /// Arguments of conversions besides their own table.
 pub(super) struct Context<'a> {
     pub machine: &'a Machine,
-    /// Whether TLS connections can be opened from here.
-    pub speaks_tls: bool,
+    /// The transports of the listeners, from which requests can be sent.
+    pub speaks: Vec<ListenTransport>,
     pub tree: &'a Node,
     /// Directory of the file.
     pub base: PathBuf,

@@ -11,7 +11,7 @@ use sip_message::host::Host;
 use super::context::Context;
 use super::hosts::{network, socket_address};
 use super::listeners::Listening;
-use super::model::{ListenTransport, OnUnavailable, Settings};
+use super::model::{OnUnavailable, Settings};
 use super::problems::Problems;
 use super::tree::Node;
 use super::{
@@ -29,11 +29,7 @@ pub(super) fn convert(
     let base = file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
     let mut cx = Context {
         machine,
-        speaks_tls: settings.listen.is_empty()
-            || settings
-                .listen
-                .iter()
-                .any(|listen| listen.transport == ListenTransport::Tls),
+        speaks: settings.listen.iter().map(|listen| listen.transport).collect(),
         tree,
         base,
         problems,

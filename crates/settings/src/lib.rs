@@ -161,12 +161,22 @@ pub fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> 
             "name a configuration file",
         ));
     }
-    match std::fs::read_to_string(file) {
-        Ok(text) => read_text(&text, &name, Some(file), machine),
-        Err(error) => Err(unreadable(
-            error.to_string(),
-            "name a readable TOML file with --config",
-        )),
+    let bytes = std::fs::read(file)
+        .map_err(|error| unreadable(error.to_string(), "name a readable TOML file with --config"))?;
+    match str::from_utf8(&bytes) {
+        Ok(text) => read_text(text, &name, Some(file), machine),
+        Err(error) => {
+            let text = bytes.get(..error.valid_up_to()).unwrap_or_default();
+            let text = str::from_utf8(text).unwrap_or_default();
+            let mut problems = Problems::new(&name, text);
+            problems.add(
+                &(text.len()..text.len()),
+                "",
+                "a byte here is not UTF-8",
+                "save the file as UTF-8",
+            );
+            Err(problems)
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! Check whether the pattern of a rule can match at all: its automaton runs beside that of all Request-URIs.
+//! Checks of the patterns of rules: whether one can match at all, and whether one matches all that another does.
+//! Their automata run beside that of all Request-URIs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use regex_automata::dfa::dense::{Builder, Config, DFA};
@@ -13,8 +14,10 @@ use sip_core::spelling::spellings;
 
 /// Most bytes of one automaton, and of its construction.
 const MOST_BYTES: usize = 1024 * 1024;
-/// Most pairs of states that are examined.
-const MOST_PAIRS: usize = 100_000;
+/// Most combinations of states that are examined for one pattern.
+const MOST_EXAMINED: usize = 100_000;
+/// Most combinations that [`Hidden`] examines in all, so that a start with thousands of rules takes no second longer.
+const MOST_COMPARED: usize = 200_000;
 
 type Automaton = DFA<Vec<u32>>;
 
@@ -37,8 +40,9 @@ fn automaton(pattern: &str, start: StartKind) -> Option<Automaton> {
         .ok()
 }
 
-/// State of the pattern (`None`: it has matched), and state of the spellings.
-type Pair = (Option<StateID>, StateID);
+/// State of the pattern (`None`: it has matched), state of the pattern that must not match (`None`: there is none), and
+/// state of the spellings.
+type Place = (Option<StateID>, Option<StateID>, StateID);
 
 /// Whether this pattern matches any Request-URI, as rules see it. Also `true` if its automaton is too large
 /// to decide.
@@ -57,54 +61,104 @@ pub(super) fn can_match_at(pattern: &str, names: &[&str]) -> bool {
 
 fn meets(pattern: &str, spellings: Option<&Automaton>) -> bool {
     match (automaton(pattern, StartKind::Unanchored), spellings) {
-        (Some(pattern), Some(spellings)) => meet(&pattern, spellings).unwrap_or(true),
+        (Some(pattern), Some(spellings)) => {
+            let mut left = MOST_EXAMINED;
+            meet(&pattern, None, spellings, &mut left).unwrap_or(true)
+        }
         _ => true,
     }
 }
 
-/// Whether any text is a spelling and the pattern matches somewhere in it. `None` if that would take too long
-/// to decide.
-fn meet(pattern: &Automaton, spellings: &Automaton) -> Option<bool> {
+/// The search for patterns that earlier ones hide. What takes too long to decide counts as not hidden.
+pub(super) struct Hidden {
+    known: HashMap<String, Option<Automaton>>,
+    left: usize,
+}
+
+impl Hidden {
+    pub(super) fn new() -> Self {
+        Self {
+            known: HashMap::new(),
+            left: MOST_COMPARED,
+        }
+    }
+
+    /// Whether `earlier` matches each Request-URI that `later` matches.
+    pub(super) fn hides(&mut self, earlier: &str, later: &str) -> bool {
+        if earlier == later {
+            return true;
+        }
+        for pattern in [earlier, later] {
+            if !self.known.contains_key(pattern) {
+                let automaton = automaton(pattern, StartKind::Unanchored);
+                self.known.insert(pattern.to_owned(), automaton);
+            }
+        }
+        let of = |pattern| self.known.get(pattern).and_then(Option::as_ref);
+        match (of(earlier), of(later), SPELLINGS.as_ref()) {
+            (Some(earlier), Some(later), Some(spellings)) => {
+                meet(later, Some(earlier), spellings, &mut self.left) == Some(false)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether any text is a spelling, the pattern matches somewhere in it, and `other` does not. `None` if that takes
+/// more than `left` combinations to decide.
+fn meet(
+    pattern: &Automaton,
+    other: Option<&Automaton>,
+    spellings: &Automaton,
+    left: &mut usize,
+) -> Option<bool> {
     let start = |automaton: &Automaton, anchored| {
         let config = start::Config::new().anchored(anchored);
         automaton.start_state(&config).ok()
     };
-    let bytes = representatives(pattern, spellings);
-    let first: Pair = (
+    let bytes = representatives(&[Some(pattern), other, Some(spellings)]);
+    let first: Place = (
         Some(start(pattern, Anchored::No)?),
+        match other {
+            Some(other) => Some(start(other, Anchored::No)?),
+            None => None,
+        },
         start(spellings, Anchored::Yes)?,
     );
+    // The automaton reports a match one byte later.
+    let matches = |automaton: &Automaton, at| automaton.is_match_state(automaton.next_eoi_state(at));
+    let matches_other = |at: Option<StateID>| other.zip(at).is_some_and(|(other, at)| matches(other, at));
+    let is_dead = |automaton: &Automaton, at| automaton.is_dead_state(at);
     let mut seen = HashSet::from([first]);
     let mut open = vec![first];
-    while let Some((at, spelling)) = open.pop() {
-        // The automaton reports a match one byte later.
-        let is_matched = at.is_none_or(|at| pattern.is_match_state(pattern.next_eoi_state(at)));
-        if is_matched && spellings.is_match_state(spellings.next_eoi_state(spelling)) {
+    while let Some((at, beside, spelling)) = open.pop() {
+        *left = left.checked_sub(1)?;
+        let is_matched = at.is_none_or(|at| matches(pattern, at));
+        if is_matched && matches(spellings, spelling) && !matches_other(beside) {
             return Some(true);
         }
         for byte in &bytes {
             let next = at.map(|at| pattern.next_state(at, *byte));
-            let pair: Pair = (
-                next.filter(|next| !pattern.is_match_state(*next)),
-                spellings.next_state(spelling, *byte),
-            );
-            let is_over = |automaton: &Automaton, state| automaton.is_dead_state(state);
-            let ends = is_over(spellings, pair.1) || pair.0.is_some_and(|next| is_over(pattern, next));
-            if !ends && seen.insert(pair) {
-                open.push(pair);
+            let beside = other.zip(beside).map(|(other, at)| other.next_state(at, *byte));
+            let spelling = spellings.next_state(spelling, *byte);
+            let is_other = other
+                .zip(beside)
+                .is_some_and(|(other, at)| other.is_match_state(at));
+            let ends =
+                is_dead(spellings, spelling) || next.is_some_and(|at| is_dead(pattern, at)) || is_other;
+            let place = (next.filter(|at| !pattern.is_match_state(*at)), beside, spelling);
+            if !ends && seen.insert(place) {
+                open.push(place);
             }
-        }
-        if seen.len() > MOST_PAIRS {
-            return None;
         }
     }
     Some(false)
 }
 
-/// One byte of each class that the two automata distinguish.
-fn representatives(a: &Automaton, b: &Automaton) -> Vec<u8> {
+/// One byte of each class that the automata distinguish.
+fn representatives(automata: &[Option<&Automaton>; 3]) -> Vec<u8> {
     let mut seen = HashSet::new();
-    let class = |byte: &u8| (a.byte_classes().get(*byte), b.byte_classes().get(*byte));
+    let class = |byte: &u8| automata.map(|one| one.map(|one| one.byte_classes().get(*byte)));
     (0..=255).filter(|byte| seen.insert(class(byte))).collect()
 }
 
@@ -179,6 +233,36 @@ mod tests {
         ] {
             assert!(!can_match_at(pattern, &names), "{pattern}");
         }
+    }
+
+    #[test]
+    fn a_pattern_hides_those_that_match_nothing_more() {
+        let mut hidden = Hidden::new();
+        for (earlier, later) in [
+            ("^sip:0", "^sip:00"),
+            ("^sips?:0", "^sip:0[0-9]+@example\\.com$"),
+            ("", "^sip:bob@"),
+            ("@example\\.com", "^sip:bob@example\\.com$"),
+            ("^sip:\\+?[0-9]+@", "^sip:\\+49[0-9]{3,12}@"),
+            ("(a|b)c", "bc"),
+            // Rules see user parts without white space and schemes in lower case.
+            ("^sip:", "(?i)^sip:bob@"),
+        ] {
+            assert!(hidden.hides(earlier, later), "{earlier} {later}");
+        }
+        for (earlier, later) in [
+            ("^sip:00", "^sip:0"),
+            ("^sip:0$", "^sip:00"),
+            ("^sip:[0-9]+@", "^sip:\\+?[0-9]+@"),
+            ("^sip:bob@example\\.com$", "^sip:bob@example\\.com"),
+            ("^sip:", "^sips:"),
+            ("x", ""),
+        ] {
+            assert!(!hidden.hides(earlier, later), "{earlier} {later}");
+        }
+        hidden.left = 1;
+        assert!(!hidden.hides("^sip:1", "^sip:12"), "too long to decide");
+        assert!(hidden.hides("^sip:1", "^sip:1"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::domains::method;
 use super::groups;
 use super::hosts::{domain, is_token, network};
-use super::model::{Do, Route, Settings, StateMode, When};
+use super::model::{Do, ListenTransport, Route, Settings, StateMode, When};
 
 /// Most bytes of one compiled pattern.
 const MAX_PATTERN_BYTES: usize = 1024 * 1024;
@@ -318,9 +318,20 @@ pub(super) fn next_hop(text: &str, remedy: &str, cx: &Context<'_>) -> Result<Nex
         let what = "sips: and transport=udp exclude each other".to_owned();
         return Err((what, "remove one of them".to_owned()));
     }
-    if (uri.secure || transport == Some(Transport::Tls)) && !cx.speaks_tls {
-        let what = "no listener speaks TLS, from which it could be sent".to_owned();
-        return Err((what, "add a [[listen]] with transport = \"tls\"".to_owned()));
+    let needed = match transport {
+        _ if uri.secure => Some(ListenTransport::Tls),
+        Some(Transport::Tls) => Some(ListenTransport::Tls),
+        Some(Transport::Tcp) => Some(ListenTransport::Tcp),
+        Some(Transport::Udp) => Some(ListenTransport::Udp),
+        Some(Transport::Ws | Transport::Wss) | None => None,
+    };
+    if let Some(needed) = needed.filter(|needed| !cx.speaks.is_empty() && !cx.speaks.contains(needed)) {
+        let name = needed.name();
+        let what = format!(
+            "no listener speaks {}, from which it could be sent",
+            name.to_uppercase()
+        );
+        return Err((what, format!("add a [[listen]] with transport = \"{name}\"")));
     }
     NextHop::parse(text.as_bytes())
         .ok_or_else(|| (format!("{text:?} has a maddr that is no host"), remedy.to_owned()))

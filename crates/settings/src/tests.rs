@@ -644,10 +644,12 @@ fn rules_that_may_not_be_meant() {
              do = { relay = \"location\" }\n\
              [[route]]\nwhen = { method = [\"MESSAGE\"] }\ndo = { reject = 403 }\n\
              [[route]]\nwhen = { method = [\"MESSAGE\"], uri = 'y' }\ndo = { relay = \"location\" }\n\
-             [[route]]\nwhen = { method = [\"OPTIONS\"], uri = 'y' }\ndo = { relay = \"location\" }\n",
+             [[route]]\nwhen = { method = [\"OPTIONS\"], uri = '^sip:0' }\ndo = { relay = \"location\" }\n\
+             [[route]]\nwhen = { method = [\"OPTIONS\"], uri = '^sip:00' }\ndo = { reject = 403 }\n",
             &[
                 "route[1] (rule 2): is never reached: route[0] (rule 1) takes all that it would",
                 "route[3] (rule 4): is never reached: route[2] (rule 3) takes all that it would",
+                "route[5] (rule 6): is never reached: route[4] (rule 5) takes all that it would",
             ],
         ),
     ] {
@@ -697,6 +699,18 @@ fn unreadable_files() {
             "/nonexistent/f.toml: No such file or directory (os error 2); name a readable TOML file with --config"
         ]
     );
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("f.toml");
+    std::fs::write(&file, b"[server]\n# Caf\xe9\n").expect("written");
+    let lines = load(Some(&file), &machine())
+        .map(|_| ())
+        .expect_err("not UTF-8")
+        .lines();
+    let expected = format!(
+        "{}:2: a byte here is not UTF-8; save the file as UTF-8",
+        file.display()
+    );
+    assert_eq!(lines, [expected]);
 }
 
 proptest::proptest! {

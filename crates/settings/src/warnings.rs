@@ -8,7 +8,7 @@ use sip_core::transport::Transport;
 use sip_net::tls::ClientAuth;
 
 use super::model::{Route, Settings};
-use super::patterns::{can_match, can_match_at};
+use super::patterns::{Hidden, can_match, can_match_at};
 use super::{Machine, Shell, groups};
 
 /// Shortest prefix lengths without a warning: a wider network holds more than any operator has.
@@ -170,6 +170,7 @@ fn rule_name(i: usize) -> String {
 
 /// Warns about rules that admit strangers, or have no effect.
 fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
+    let mut hidden = Hidden::new();
     for (i, (written, rule)) in settings.route.iter().zip(&core.routes).enumerate() {
         let name = rule_name(i);
         let is_for_all = rule.when.source.is_empty() || rule.when.source.iter().any(is_everybody);
@@ -203,11 +204,13 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
                 String::from_utf8_lossy(host)
             ));
         }
-        let before = settings.route.iter().zip(&core.routes).take(i).enumerate();
-        let hides = |(_, (earlier, rule_before)): &(usize, (&Route, &config::Route))| {
-            covers(earlier, rule_before, written, rule)
-        };
-        if let Some((first, _)) = before.into_iter().find(hides) {
+        let mut before = settings.route.iter().zip(&core.routes).take(i);
+        if let Some(first) = before.position(|(earlier, rule_before)| {
+            covers(rule_before, rule)
+                && (earlier.when.uri.as_deref()).is_none_or(|earlier| {
+                    (written.when.uri.as_deref()).is_some_and(|later| hidden.hides(earlier, later))
+                })
+        }) {
             out.push(format!(
                 "{name}: is never reached: {} takes all that it would",
                 rule_name(first)
@@ -268,12 +271,11 @@ fn holds_in_domain(core: &Config, pattern: &str, host: &[u8]) -> bool {
     }
 }
 
-/// Whether `before` takes each request that `rule` would take.
-fn covers(earlier: &Route, before: &config::Route, written: &Route, rule: &config::Route) -> bool {
+/// Whether `before` takes each request that `rule` would take, as far as conditions other than `uri` go.
+fn covers(before: &config::Route, rule: &config::Route) -> bool {
     let (first, then) = (&before.when, &rule.when);
     let methods = first.methods.is_empty()
         || (!then.methods.is_empty() && then.methods.iter().all(|m| first.methods.contains(m)));
-    let uri = earlier.when.uri.is_none() || earlier.when.uri == written.when.uri;
     let domain = first.domain.is_none() || first.domain == then.domain;
     let holds = |network: &Network| {
         let within = |wide: &Network| wide.prefix_len <= network.prefix_len && wide.contains(network.address);
@@ -286,5 +288,5 @@ fn covers(earlier: &Route, before: &config::Route, written: &Route, rule: &confi
     let denies =
         |rule: &config::Route| matches!(rule.action, Action::Reject { .. }) || rule.auth == Some(true);
     let loops = first.source.is_empty() || denies(before) || !denies(rule);
-    methods && uri && domain && source && headers && loops
+    methods && domain && source && headers && loops
 }

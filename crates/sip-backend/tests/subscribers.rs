@@ -186,6 +186,14 @@ fn a_foreign_table_is_used_as_it_is_or_refused() {
             .contains("table \"subscriber\" has no column \"password\""),
         "{error}"
     );
+    // The table has a hash by another column, but not by the one that the configuration names.
+    let mut options = disk.options();
+    options.columns.ha1b = "secret".into();
+    let error = SubscriberTable::open(options).unwrap_err().to_string();
+    assert!(
+        error.contains("table \"subscriber\" has no column \"secret\""),
+        "{error}"
+    );
     let mut options = disk.options();
     options.columns.ha1 = "ha1\"; DROP TABLE subscriber; --".into();
     assert!(matches!(

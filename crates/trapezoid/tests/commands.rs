@@ -144,11 +144,7 @@ fn check_tells_everything_that_is_wrong() {
     let good = "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n";
     assert_eq!(
         told(&check(good)),
-        (
-            0,
-            "",
-            "t.toml: valid; 1 listeners, 1 domains, 0 routes, 0 groups\n"
-        )
+        (0, "", "t.toml: valid; 1 listener, 1 domain, 0 routes, 0 groups\n")
     );
     let wrong = "[server]\nnmae = \"x\"\nworkers = 1000\n[admin]\nlisten = \"x\"\n";
     let expected = "t.toml:2: server.nmae: unknown key; did you mean \"name\"?\n\

@@ -269,7 +269,7 @@ fn a_bad_file_is_told_by_check_and_at_the_start() {
         check(dir.path(), "t.toml"),
         (
             0,
-            "t.toml: valid; 1 listeners, 1 domains, 0 routes, 0 groups\n".to_owned()
+            "t.toml: valid; 1 listener, 1 domain, 0 routes, 0 groups\n".to_owned()
         )
     );
     assert!(!dir.path().join("data").exists(), "nothing was made");

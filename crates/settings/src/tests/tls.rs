@@ -73,11 +73,13 @@ const WRONG: &[(&str, &[&str])] = &[
     // TLS settings that are needed before anything can be sent by TLS.
     (
         "[[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\n[[route]]\ndo = { relay = \"sips:a\" }\n\
-         [[route]]\ndo = { relay = \"sip:a;transport=tls\" }\n[[route]]\ndo = { relay = \"sip:a;transport=sctp\" }\n",
+         [[route]]\ndo = { relay = \"sip:a;transport=tls\" }\n[[route]]\ndo = { relay = \"sip:a;transport=sctp\" }\n\
+         [[route]]\ndo = { relay = \"sip:a;transport=tcp\" }\n[[route]]\ndo = { relay = \"sip:a;transport=udp\" }\n",
         &[
             "f:5: route[0].do.relay: no listener speaks TLS, from which it could be sent; add a [[listen]] with transport = \"tls\"",
             "f:7: route[1].do.relay: no listener speaks TLS, from which it could be sent; add a [[listen]] with transport = \"tls\"",
             "f:9: route[2].do.relay: transport=sctp is not known; use udp, tcp or tls",
+            "f:11: route[3].do.relay: no listener speaks TCP, from which it could be sent; add a [[listen]] with transport = \"tcp\"",
         ],
     ),
     (

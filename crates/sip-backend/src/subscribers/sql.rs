@@ -129,6 +129,14 @@ impl Shape {
             return Ok(vec![Field::Password]);
         }
         let hashes = [Field::Ha1, Field::Ha1b, Field::Sha256, Field::Sha512t256];
+        // A table may lack some of the hashes, but not one that the configuration names.
+        let usual = Columns::default();
+        for field in hashes {
+            let name = column(columns, field);
+            if name != column(&usual, field) {
+                self.need(options, name)?;
+            }
+        }
         let there: Vec<Field> = hashes
             .into_iter()
             .filter(|field| self.has(column(columns, *field)))

@@ -20,12 +20,12 @@ const UNFIT: [u16; 5] = [1267, 1271, 1300, 1366, 3988];
 
 impl From<Error> for DbError {
     fn from(error: Error) -> Self {
-        match &error {
-            Error::Server(refusal) if UNFIT.contains(&refusal.code) => Self::Unfit(error.into()),
-            Error::Server(refusal) if !GOING.contains(&refusal.code) => Self::refused(error),
-            Error::Server(_) | Error::Io(_) | Error::Driver(_) | Error::Other(_) | Error::Url(_) => {
-                Self::lost(error)
-            }
+        match error {
+            Error::Server(ref refusal) if UNFIT.contains(&refusal.code) => Self::Unfit(error.into()),
+            Error::Server(ref refusal) if !GOING.contains(&refusal.code) => Self::refused(error),
+            // The outer error only repeats the words of the inner one.
+            Error::Io(error) => Self::lost(error),
+            Error::Server(_) | Error::Driver(_) | Error::Other(_) | Error::Url(_) => Self::lost(error),
         }
     }
 }

@@ -19,6 +19,12 @@ pub(crate) struct Args {
     connect: bool,
 }
 
+/// A number of things, in words.
+fn counted(count: usize, thing: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{ending}")
+}
+
 /// Prints the errors of the configuration, or that there are none.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let loaded = configuration(Some(&args.config), &machine::read()?)?;
@@ -32,12 +38,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let core = &loaded.core;
     say(&format!(
-        "{}: valid; {} listeners, {} domains, {} routes, {} groups",
+        "{}: valid; {}, {}, {}, {}",
         args.config.display(),
-        core.listeners.len(),
-        core.domains.len(),
-        core.routes.len(),
-        core.groups.len()
+        counted(core.listeners.len(), "listener"),
+        counted(core.domains.len(), "domain"),
+        counted(core.routes.len(), "route"),
+        counted(core.groups.len(), "group")
     ));
     match args.connect {
         true => connect::run(&loaded),
