@@ -18,6 +18,8 @@ const MOST_BYTES: usize = 1024 * 1024;
 const MOST_EXAMINED: usize = 100_000;
 /// Most combinations that [`Hidden`] examines in all, so that a start with thousands of rules takes no second longer.
 const MOST_COMPARED: usize = 200_000;
+/// Bytes of automata beyond which [`Hidden`] makes no more of them.
+const MOST_KEPT: usize = 32 * 1024 * 1024;
 
 type Automaton = DFA<Vec<u32>>;
 
@@ -72,6 +74,9 @@ fn meets(pattern: &str, spellings: Option<&Automaton>) -> bool {
 /// The search for patterns that earlier ones hide. What takes too long to decide counts as not hidden.
 pub(super) struct Hidden {
     known: HashMap<String, Option<Automaton>>,
+    /// Bytes of the automata that are known.
+    kept: usize,
+    /// Combinations of states that may yet be examined.
     left: usize,
 }
 
@@ -79,6 +84,7 @@ impl Hidden {
     pub(super) fn new() -> Self {
         Self {
             known: HashMap::new(),
+            kept: 0,
             left: MOST_COMPARED,
         }
     }
@@ -89,8 +95,9 @@ impl Hidden {
             return true;
         }
         for pattern in [earlier, later] {
-            if !self.known.contains_key(pattern) {
+            if !self.known.contains_key(pattern) && self.kept < MOST_KEPT && self.left > 0 {
                 let automaton = automaton(pattern, StartKind::Unanchored);
+                self.kept += automaton.as_ref().map_or(0, Automaton::memory_usage);
                 self.known.insert(pattern.to_owned(), automaton);
             }
         }

@@ -175,12 +175,12 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
         let name = rule_name(i);
         let is_for_all = rule.when.source.is_empty() || rule.when.source.iter().any(is_everybody);
         let why = match rule.auth {
-            Some(false) => "auth = false for every source",
-            None if !asks_callers(core) => "as no domain asks for credentials, it",
-            Some(true) | None => "",
+            Some(false) => "auth = false for every source".to_owned(),
+            None => unasked(core, rule),
+            Some(true) => String::new(),
         };
         if !why.is_empty() && is_for_all {
-            open_door(&name, why, written, rule, out);
+            open_door(&name, &why, written, rule, out);
         }
         let domain = rule.when.domain.as_deref();
         if let Some(host) = domain.filter(|host| !is_ours(core, host)) {
@@ -235,16 +235,28 @@ fn open_door(name: &str, why: &str, written: &Route, rule: &config::Route, out: 
     out.push(format!("{name}: {why} {what}{header}"));
 }
 
-/// Whether any caller may be challenged.
-fn asks_callers(core: &Config) -> bool {
-    let asks = |domain: &config::Domain| {
-        domain
-            .auth
-            .methods
-            .iter()
-            .any(|m| matches!(&**m, b"INVITE" | b"*"))
+/// Why the rule takes calls without credentials: the domain to which they are, or every domain, asks for none. Empty if
+/// it takes none.
+fn unasked(core: &Config, rule: &config::Route) -> String {
+    let asks = |domain: &&config::Domain| {
+        let methods = &domain.auth.methods;
+        methods.iter().any(|m| matches!(&**m, b"INVITE" | b"*"))
     };
-    core.domains.iter().any(asks)
+    let is_for = |domain: &&config::Domain| {
+        let named = |host: &[u8]| rule.when.domain.as_deref().is_none_or(|wanted| wanted == host);
+        named(&domain.name) || domain.aliases.iter().any(|alias| named(alias))
+    };
+    let without = core.domains.iter().find(|domain| is_for(domain) && !asks(domain));
+    match without {
+        _ if !core.domains.iter().any(|domain| asks(&domain)) => {
+            "as no domain asks for credentials, it".to_owned()
+        }
+        Some(domain) => format!(
+            "as {} asks for no credentials, it",
+            String::from_utf8_lossy(&domain.name)
+        ),
+        None => String::new(),
+    }
 }
 
 fn is_ours(core: &Config, name: &[u8]) -> bool {

@@ -455,8 +455,8 @@ pub enum Event {
         /// Whether the next hop is a registered contact, whose return is no event.
         is_contact: bool,
     },
-    /// A next hop that had failed gave a response. Each worker reports this for itself, once after its last
-    /// [`Event::NextHopFailed`] with this address.
+    /// A next hop that had failed gave a response. Each worker reports this for itself, once after the last
+    /// [`Event::NextHopFailed`] with this address, whichever worker reported that.
     NextHopReturned {
         /// The address that the response came from.
         destination: SocketAddr,

@@ -125,6 +125,9 @@ fn the_return_of_a_next_hop_is_an_event_once_after_its_failure() {
     assert_eq!(returns(&mut b), 1);
     b.udp(CALLEE, &response(&sent, "200 OK", ""));
     assert_eq!((returns(&mut b), answered(&mut b, "r5")), (0, 0));
+    // Another worker met the failure.
+    b.endpoint.handle_failed_hop(CALLEE.parse().unwrap());
+    assert_eq!((answered(&mut b, "r6"), answered(&mut b, "r7")), (1, 0));
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub enum Task {
     Undelivered,
     /// No message: the connection of the flow, on which messages had come, is closed.
     Closed,
+    /// No message: a request of another worker to the address of the flow failed.
+    HopFailed,
 }
 
 impl Task {

@@ -54,6 +54,28 @@ fn datagrams_are_answered_where_they_came_from() {
 }
 
 #[test]
+fn the_other_workers_hear_that_a_next_hop_failed_but_not_that_a_contact_did() {
+    let rig = Rig::start(3, settings());
+    rig.tell("AT 1 FAIL-CONTACT 192.0.2.20:5061");
+    assert!(matches!(rig.next(), Report::Message { worker: 1, .. }));
+    rig.tell("AT 1 FAIL 192.0.2.20:5060");
+    assert!(matches!(rig.next(), Report::Message { worker: 1, .. }));
+    let mut heard = [rig.next(), rig.next()].map(|report| match report {
+        Report::HopFailed { worker, destination } => (worker, destination.to_string()),
+        other => panic!("{other:?}"),
+    });
+    heard.sort();
+    assert_eq!(heard, [0, 2].map(|worker| (worker, "192.0.2.20:5060".to_owned())));
+    // Once of both failures.
+    for worker in [0, 2] {
+        rig.tell(&format!("AT {worker} x"));
+        let got = rig.next();
+        assert!(matches!(got, Report::Message { .. }), "{got:?}");
+    }
+    rig.end(Control::Stop);
+}
+
+#[test]
 fn one_source_port_is_served_by_all_workers() {
     let rig = Rig::start(2, settings());
     let client = udp_client();

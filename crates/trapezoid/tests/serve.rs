@@ -177,7 +177,7 @@ fn requests_are_served_while_a_balancer_takes_the_server_out() {
     let mut server = Server::start(dir.path());
     server.wait_for("is ready");
     server.signal("TERM");
-    server.wait_for("not ready any more");
+    server.wait_for("ready no more");
     let (status, body) = get(admin, "/health/ready");
     assert_eq!(status, 503, "{body}");
     assert!(body.contains("draining"), "{body}");

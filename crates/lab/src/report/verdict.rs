@@ -174,7 +174,7 @@ fn overload(results: &Results) -> Vec<String> {
             continue;
         };
         found.push(format!(
-            "{}: offered {:.1} times the peak of {}/s, the server completes {:.0} % of it.",
+            "{}: offered {:.1} times the peak of {}/s, the server still completes {:.0} % of that peak.",
             setup.short(),
             ratio(most, peak),
             number(peak),

@@ -219,6 +219,12 @@ impl Endpoint {
         self.engine.activity.enter(before);
     }
 
+    /// Notes that a request of another worker to this next hop failed ([`crate::event::Event::NextHopFailed`]).
+    /// Its next response here is [`crate::event::Event::NextHopReturned`].
+    pub fn handle_failed_hop(&mut self, destination: SocketAddr) {
+        self.engine.note_failed_hop(destination);
+    }
+
     /// Informs transactions that their connection has closed: some now, and the others in the next
     /// turns, so that their responses do not become one batch.
     fn tell_closed(&mut self) {

@@ -50,9 +50,14 @@ impl Engine {
             is_contact,
         });
         if noted && !is_contact {
-            self.away.note(destination);
-            self.hops_failed = true;
+            self.note_failed_hop(destination);
         }
+    }
+
+    /// Notes a failed next hop, whose first response is an event.
+    pub(crate) fn note_failed_hop(&mut self, destination: SocketAddr) {
+        self.away.note(destination);
+        self.hops_failed = true;
     }
 
     /// Notes that TCP failed at this address.

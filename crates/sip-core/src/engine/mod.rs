@@ -444,14 +444,16 @@ impl Engine {
         flow.proof == Proof::Trusted || directory::comes_from(&self.config.trust, flow)
     }
 
-    /// The same flow, with [`Proof::Page`] if it is a WebSocket that a page of any origin may have opened.
+    /// The same flow, with [`Proof::Page`] if it is a WebSocket that a page of any origin may have opened, or one
+    /// without certificate from an address of this machine: a web server here forwards those of anybody.
     pub(crate) fn as_page(&self, flow: Flow) -> Flow {
         let is_any = || {
             let listener = self.config.listeners.get(usize::from(flow.listener.0));
             listener.is_some_and(|listener| listener.any_page)
         };
+        let is_forwarded = || flow.proof == Proof::None && self.directory.is_own_address(flow.remote.ip());
         match flow.transport {
-            Transport::Ws | Transport::Wss if is_any() => Flow {
+            Transport::Ws | Transport::Wss if is_any() || is_forwarded() => Flow {
                 proof: Proof::Page,
                 ..flow
             },

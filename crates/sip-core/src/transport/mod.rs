@@ -149,7 +149,7 @@ pub enum Proof {
     Ourselves,
     /// A web page of any origin may have written the message, so source address and certificate (those of the
     /// browser) say nothing of its author. The core notes this, for WebSockets that pages of all origins may
-    /// open.
+    /// open, and for those that a web server on this machine may have forwarded.
     Page,
 }
 

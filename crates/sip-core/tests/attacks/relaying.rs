@@ -402,19 +402,27 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
     }
 }
 
-/// A web server on this machine forwards the WebSockets of anybody: that their address is the loopback says nothing, even
-/// where pages of one origin may open them.
+/// A web server on this machine forwards the WebSockets of anybody: that their address is the loopback, or another one
+/// of this machine, says nothing, even where pages of one origin may open them.
 #[test]
 fn a_websocket_behind_a_web_server_of_this_machine_is_a_stranger() {
-    let network = Network {
-        address: "127.0.0.0".parse().expect("an address"),
-        prefix_len: 8,
+    let network = |address: &str, prefix_len| Network {
+        address: address.parse().expect("an address"),
+        prefix_len,
     };
+    let loopback = (network("127.0.0.0", 8), "127.0.0.1:40000");
+    // A listener of the configuration has this address.
+    let listener = (network("192.0.2.0", 26), "192.0.2.1:40000");
+    let other = (network("192.0.2.0", 26), "192.0.2.9:40000");
     for trusts in [false, true] {
-        for (transport, name, passes) in [
-            (Transport::Ws, "WS", false),
-            (Transport::Wss, "WSS", false),
-            (Transport::Tcp, "TCP", true),
+        for (transport, name, (network, source), passes) in [
+            (Transport::Ws, "WS", loopback, false),
+            (Transport::Wss, "WSS", loopback, false),
+            (Transport::Tcp, "TCP", loopback, true),
+            (Transport::Ws, "WS", listener, false),
+            (Transport::Wss, "WSS", listener, false),
+            (Transport::Tcp, "TCP", listener, true),
+            (Transport::Ws, "WS", other, true),
         ] {
             let mut config = all_transports();
             config.domains[0].auth.methods = vec![b"*"[..].into()];
@@ -431,9 +439,9 @@ fn a_websocket_behind_a_web_server_of_this_machine_is_a_stranger() {
                 .replace("SIP/2.0/UDP", &format!("SIP/2.0/{name}"))
                 .replace("alice@example.com", "mallory@foreign.example");
             let mut bench = Bench::new(&config);
-            let sent = bench.receive(over(transport, "127.0.0.1:40000", 3), &text);
+            let sent = bench.receive(over(transport, source, 3), &text);
             let reached = sent.iter().any(|s| s.address() == "192.0.2.66:5060");
-            assert_eq!(reached, passes, "{name} {trusts}: {sent:?}");
+            assert_eq!(reached, passes, "{name} {source} {trusts}: {sent:?}");
         }
     }
 }

@@ -35,6 +35,8 @@ pub trait Core {
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]);
     /// See [`Endpoint::handle_flow_closed`].
     fn handle_flow_closed(&mut self, now: Now, conn: ConnId);
+    /// See [`Endpoint::handle_failed_hop`].
+    fn handle_failed_hop(&mut self, destination: SocketAddr);
     /// See [`Endpoint::handle_result`].
     fn handle_result(&mut self, now: Now, id: QueryId, result: QueryResult);
     /// See [`Endpoint::handle_timeout`].
@@ -95,6 +97,10 @@ impl Core for Endpoint {
 
     fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
         Self::handle_flow_closed(self, now, conn);
+    }
+
+    fn handle_failed_hop(&mut self, destination: SocketAddr) {
+        Self::handle_failed_hop(self, destination);
     }
 
     fn handle_result(&mut self, now: Now, id: QueryId, result: QueryResult) {

@@ -13,6 +13,7 @@ pub use self::core::{Core, EventSink, QuerySink};
 use receive::MisroutedRate;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -171,6 +172,8 @@ pub struct Worker<C, Q, E> {
     queries: Vec<Query>,
     query_sink: Q,
     events: Vec<Event>,
+    /// Failed next hops of which the other workers have heard, and when.
+    failed_hops: Vec<(SocketAddr, Instant)>,
     event_sink: E,
     counters: NetCounters,
     /// Measures the CPU time by component.
@@ -246,6 +249,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             queries: Vec::new(),
             query_sink: queries,
             events: Vec::new(),
+            failed_hops: Vec::new(),
             event_sink: events,
             counters: NetCounters::default(),
             meter: Meter::new(seed),
@@ -360,7 +364,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.streams.alias(conn, address);
         }
         self.transmit(now);
-        self.pass_on();
+        self.pass_on(now);
         self.post_outboxes(now);
         let ended = self.ended(now);
         if ended.is_some() {
@@ -375,7 +379,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     }
 
     /// Passes queries and events to the program.
-    fn pass_on(&mut self) {
+    fn pass_on(&mut self, now: Now) {
         let before = self.activity.enter(Component::Store);
         while let Some(query) = self.core.poll_query() {
             self.queries.push(query);
@@ -389,6 +393,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.events.push(event);
         }
         if !self.events.is_empty() {
+            self.tell_failed_hops(now);
             self.event_sink.record(self.id, &mut self.events);
             self.events.clear();
         }

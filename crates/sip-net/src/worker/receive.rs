@@ -281,6 +281,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 }
                 Task::Undelivered => self.core.handle_undelivered(now, entry.flow, bytes),
                 Task::Closed => self.closed(&entry.flow, now),
+                Task::HopFailed => self.core.handle_failed_hop(entry.flow.remote),
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::mem;
 
 use sip_core::activity::Component;
+use sip_core::event::Event;
 use sip_core::id::WorkerId;
 use sip_core::time::Now;
 use sip_core::transport::{Flow, Proof, Transport};
@@ -18,6 +19,12 @@ use crate::udp::SendReport;
 /// Rounds of sending in one turn. More than one, because a message that cannot be sent makes the core send
 /// others.
 const ROUNDS: usize = 4;
+
+/// Microseconds after which other workers hear again that a next hop failed.
+const TELL_AGAIN_US: u64 = 1_000_000;
+
+/// Most next hops of which is known that the other workers have heard. Each failure of a further one is reported.
+const MOST_FAILED_HOPS: usize = 64;
 
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     /// Sends all messages of the core, and returns those that could not be sent.
@@ -189,7 +196,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                         outbox.push(Task::Undelivered, entry.flow, bytes);
                     }
                 }
-                Task::Handle | Task::Undelivered | Task::Closed => {}
+                Task::Handle | Task::Undelivered | Task::Closed | Task::HopFailed => {}
             }
         }
     }
@@ -200,10 +207,39 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         for (entry, _) in block.iter().filter(|(entry, _)| entry.task == Task::Closed) {
             self.closed(&entry.flow, now);
             self.again = true;
-            for (outbox, worker) in self.outboxes.iter_mut().zip(0..) {
-                if WorkerId(worker) != self.id {
-                    outbox.push(Task::Closed, entry.flow, &[]);
+            self.tell_others(&Task::Closed, entry.flow);
+        }
+    }
+
+    /// Reports failed next hops to the other workers, since any of them may see the first response of one.
+    /// Registered contacts are not among them: their return is no event. Each is reported once a second at most, as
+    /// each call to a next hop that is gone fails.
+    pub(super) fn tell_failed_hops(&mut self, now: Now) {
+        let now = now.instant;
+        self.failed_hops
+            .retain(|(_, at)| now.micros_since(*at) < TELL_AGAIN_US);
+        for at in 0..self.events.len() {
+            if let Some(Event::NextHopFailed {
+                destination,
+                is_contact: false,
+                ..
+            }) = self.events.get(at)
+                && self.failed_hops.iter().all(|(known, _)| known != destination)
+            {
+                let destination = *destination;
+                if self.failed_hops.len() < MOST_FAILED_HOPS {
+                    self.failed_hops.push((destination, now));
                 }
+                self.tell_others(&Task::HopFailed, Flow::udp(destination));
+            }
+        }
+    }
+
+    /// Puts a task without a message into the mail for each other worker.
+    fn tell_others(&mut self, task: &Task, flow: Flow) {
+        for (outbox, worker) in self.outboxes.iter_mut().zip(0..) {
+            if WorkerId(worker) != self.id {
+                outbox.push(task.clone(), flow, &[]);
             }
         }
     }

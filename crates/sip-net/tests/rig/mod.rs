@@ -91,6 +91,10 @@ pub enum Report {
         worker: u16,
         conn: ConnId,
     },
+    HopFailed {
+        worker: u16,
+        destination: SocketAddr,
+    },
     Answer {
         worker: u16,
         id: QueryId,
@@ -133,6 +137,7 @@ pub enum Report {
 /// - `ALIAS address`: the flow's connection is to be found by that address too.
 /// - `SPIN n`: sends the message back; computes n million steps, as authentication, if the turn is measured.
 /// - `HOLD`: does nothing until [`Rig::release`], nor does its worker.
+/// - `FAIL address`, `FAIL-CONTACT address`: has the event that a next hop, or a contact, failed, twice.
 /// - `WATCH`: from now on, reports connections that are closed.
 pub struct Fake {
     worker: WorkerId,
@@ -140,6 +145,7 @@ pub struct Fake {
     transports: Vec<Transport>,
     out: VecDeque<(Flow, Vec<u8>)>,
     queries: u32,
+    events: Vec<Event>,
     due: Option<Instant>,
     busy: bool,
     tells_closed: bool,
@@ -227,6 +233,14 @@ impl Fake {
             "BUSY" => self.busy = true,
             "QUIET" => self.busy = false,
             "WATCH" => self.tells_closed = true,
+            "FAIL" | "FAIL-CONTACT" => {
+                let failed = Event::NextHopFailed {
+                    destination: one.trim().parse().unwrap(),
+                    timed_out: false,
+                    is_contact: verb == "FAIL-CONTACT",
+                };
+                self.events.extend([failed.clone(), failed]);
+            }
             "ALIAS" => self
                 .aliases
                 .push((flow.conn.unwrap(), one.trim().parse().unwrap())),
@@ -346,6 +360,11 @@ impl Core for Fake {
         }
     }
 
+    fn handle_failed_hop(&mut self, destination: SocketAddr) {
+        let worker = self.worker.0;
+        let _ = self.told.send(Report::HopFailed { worker, destination });
+    }
+
     fn handle_result(&mut self, _: Now, id: QueryId, _: QueryResult) {
         let _ = self.told.send(Report::Answer {
             worker: self.worker.0,
@@ -389,7 +408,7 @@ impl Core for Fake {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.events.pop()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -561,6 +580,7 @@ impl Rig {
                 transports: config.listeners.iter().map(|l| l.transport).collect(),
                 out: VecDeque::new(),
                 queries: 0,
+                events: Vec::new(),
                 due: None,
                 busy: false,
                 tells_closed: false,

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::uri::Authority;
+use axum::http::{StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::RwLock;
@@ -37,12 +38,30 @@ impl HostNames {
     }
 }
 
-/// Responds 421 (RFC 9110 §15.5.20) to a request with another host.
+/// Responds 421 (RFC 9110 §15.5.20) to a request with another host, and 400 (RFC 9112 §3.2) to one without or with
+/// several.
 pub(super) async fn check(State(names): State<HostNames>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST);
-    let named = host.and_then(|value| value.to_str().ok());
-    // HTTP/1.0 needs no `Host`, and no browser uses it.
-    if host.is_none() || named.is_some_and(|host| names.allows(host)) {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let is_one = match (hosts.next(), hosts.next()) {
+        (Some(_), None) => true,
+        // HTTP/1.0 needs no `Host`, and no browser uses it.
+        (None, _) => request.version() < Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    };
+    if !is_one {
+        return (StatusCode::BAD_REQUEST, "write one Host\n").into_response();
+    }
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .map(|value| value.to_str().unwrap_or_default());
+    // A request line may name the host, too.
+    let in_line = request.uri().authority().map(Authority::as_str);
+    if [host, in_line]
+        .into_iter()
+        .flatten()
+        .all(|host| names.allows(host))
+    {
         return next.run(request).await;
     }
     let text = "Host must be an IP address, localhost, server.name or one of admin.hosts; \

@@ -341,17 +341,36 @@ mod tests {
     fn a_host_that_is_not_ours_is_refused() {
         for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
             let (_runtime, address) = start_at(listen, &Arc::new(Health::default()), &[], Reloads::new().0);
-            let asked_by = |host: &str| {
+            let asked = |request: &str| {
                 let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, address.port())).expect("connects");
-                let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+                let request = format!("GET {request}\r\nConnection: close\r\n\r\n");
                 stream.write_all(request.as_bytes()).expect("writes");
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer).expect("an answer");
                 answer
             };
+            let asked_by = |host: &str| asked(&format!("/metrics HTTP/1.1\r\nHost: {host}"));
             let refused = asked_by("evil.example");
             assert!(refused.starts_with("HTTP/1.1 421"), "{listen}: {refused}");
             assert!(refused.contains("add the name to admin.hosts"), "{refused}");
+            for (request, status) in [
+                ("/metrics HTTP/1.1", "400"),
+                (
+                    "/metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example",
+                    "400",
+                ),
+                (
+                    "/metrics HTTP/1.1\r\nHost: evil.example\r\nHost: localhost",
+                    "400",
+                ),
+                ("http://evil.example/metrics HTTP/1.1\r\nHost: localhost", "421"),
+                ("http://localhost/metrics HTTP/1.1\r\nHost: evil.example", "421"),
+                ("http://localhost/metrics HTTP/1.1\r\nHost: localhost", "200"),
+                ("/metrics HTTP/1.0", "200"),
+            ] {
+                let answer = asked(request);
+                assert_eq!(answer.split(' ').nth(1), Some(status), "{request}: {answer}");
+            }
             for host in ["192.0.2.1:8080", "localhost", "sip.example.org:8080"] {
                 let allowed = asked_by(host);
                 assert!(allowed.starts_with("HTTP/1.1 200"), "{listen} {host}: {allowed}");

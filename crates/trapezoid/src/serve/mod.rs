@@ -572,7 +572,7 @@ impl Server<'_> {
         self.refuse_reloads();
         tracing::info!(
             for_s = least.as_secs(),
-            "not ready any more; draining begins after that"
+            "ready no more; still serving for this long, then draining"
         );
         let began = Instant::now();
         let mut seconds = tokio::time::interval(Duration::from_secs(1));
