@@ -207,9 +207,8 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
         let mut before = settings.route.iter().zip(&core.routes).take(i);
         if let Some(first) = before.position(|(earlier, rule_before)| {
             covers(rule_before, rule)
-                && (earlier.when.uri.as_deref()).is_none_or(|earlier| {
-                    (written.when.uri.as_deref()).is_some_and(|later| hidden.hides(earlier, later))
-                })
+                && (earlier.when.uri.as_deref())
+                    .is_none_or(|earlier| uri.is_some_and(|later| hidden.hides(earlier, later)))
         }) {
             out.push(format!(
                 "{name}: is never reached: {} takes all that it would",

@@ -18,7 +18,7 @@ use super::request::Request;
 use crate::transport::Flow;
 
 /// Names in lower case, and the condition of their removal. The first is [`HeaderName::PAssertedIdentity`].
-const CLAIMS: [(&[u8], Strip); 24] = [
+const CLAIMS: [(&[u8], Strip); 26] = [
     // RFC 3325 §5.
     (b"p-asserted-identity", Strip::Always),
     // RFC 7315 §4.4: the phone writes it about itself, but cannot say that the network saw it.
@@ -52,6 +52,9 @@ const CLAIMS: [(&[u8], Strip); 24] = [
     // ATIS-1000074: what the network attests of the caller's number, and where the call came in.
     (b"attestation-info", Strip::Always),
     (b"origination-id", Strip::Always),
+    // The same under the names that gateways used before.
+    (b"p-attestation-indicator", Strip::Always),
+    (b"p-origination-id", Strip::Always),
     // RFC 8496: the party that is charged.
     (b"p-charge-info", Strip::Always),
     // 3GPP TS 24.229 §7.2.14: what the call costs on its way.

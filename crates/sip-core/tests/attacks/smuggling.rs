@@ -49,7 +49,7 @@ fn spellings(name: &str, value: &str) -> Vec<String> {
 }
 
 /// What strangers may not claim, and how it would be written.
-const CLAIMS: [(&str, &str); 27] = [
+const CLAIMS: [(&str, &str); 29] = [
     ("P-Asserted-Identity", "<sip:president@example.com>"),
     ("P-Asserted-Service", "urn:urn-7:3gpp-service.ims.icsi.mmtel"),
     (
@@ -69,6 +69,8 @@ const CLAIMS: [(&str, &str); 27] = [
     ("Additional-Identity", "<sip:president@example.com>"),
     ("Attestation-Info", "A"),
     ("Origination-Id", "5e8f1b1c-0000-4000-8000-000000000000"),
+    ("P-Attestation-Indicator", "A"),
+    ("P-Origination-ID", "5e8f1b1c-0000-4000-8000-000000000000"),
     ("P-Charge-Info", "<sip:other@example.com>;npi=ISDN"),
     ("Relayed-Charge", "ccf=192.0.2.66"),
     ("Priv-Answer-Mode", "Auto;require"),
