@@ -234,15 +234,15 @@ fn open_door(name: &str, why: &str, written: &Route, rule: &config::Route, out: 
     out.push(format!("{name}: {why} {what}{header}"));
 }
 
-/// Why the rule takes calls without credentials: the domain to which they are, or every domain, asks for none. Empty if
-/// it takes none.
+/// Why the rule takes calls without credentials: the domain that it names, or every domain, asks for none. Empty if it
+/// takes none.
 fn unasked(core: &Config, rule: &config::Route) -> String {
     let asks = |domain: &&config::Domain| {
         let methods = &domain.auth.methods;
         methods.iter().any(|m| matches!(&**m, b"INVITE" | b"*"))
     };
     let is_for = |domain: &&config::Domain| {
-        let named = |host: &[u8]| rule.when.domain.as_deref().is_none_or(|wanted| wanted == host);
+        let named = |host: &[u8]| rule.when.domain.as_deref() == Some(host);
         named(&domain.name) || domain.aliases.iter().any(|alias| named(alias))
     };
     let without = core.domains.iter().find(|domain| is_for(domain) && !asks(domain));

@@ -41,11 +41,11 @@ const RULES: &[(&str, &[&str])] = &[
     (
         "[[domain]]\nname = \"open.example\"\nauth = { methods = [\"REGISTER\"] }\n\
          [[route]]\nwhen = { uri = '^sip:0' }\ndo = { relay = \"sip:192.0.2.20\" }\n\
-         [[route]]\nwhen = { uri = '^sip:1', domain = \"example.com\" }\ndo = { relay = \"sip:192.0.2.20\" }\n\
+         [[route]]\nwhen = { uri = '^sip:1', domain = \"open.example\" }\ndo = { relay = \"sip:192.0.2.20\" }\n\
          [[route]]\nwhen = { uri = '^sip:2', source = [\"192.0.2.20\"] }\ndo = { relay = \"sip:192.0.2.20\" }\n\
          [[route]]\nwhen = { uri = '^sip:3' }\nauth = true\ndo = { relay = \"sip:192.0.2.20\" }\n",
         &[
-            "route[0] (rule 1): as open.example asks for no credentials, it lets everybody call by that next hop",
+            "route[1] (rule 2): as open.example asks for no credentials, it lets everybody call by that next hop",
         ],
     ),
     (

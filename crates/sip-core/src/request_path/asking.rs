@@ -5,7 +5,7 @@ use sip_message::Method;
 
 use super::Progress;
 use super::in_dialog::Position;
-use crate::config::{Action, Config, Domain, Route, StateMode};
+use crate::config::{Action, Config, Domain, RelayTarget, Route, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::is_exempt;
 use crate::engine::place::DomainNumber;
@@ -19,6 +19,15 @@ fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) 
     let state = rule.and_then(|r| r.state).unwrap_or(config.state);
     let leaves_no_route = rule.is_some_and(|r| !r.record_route);
     request.to.tag().is_some() && (state == StateMode::Stateless || leaves_no_route)
+}
+
+/// Whether a rule relays to another place than a user of a domain here, for requests to whatever domain.
+fn leads_elsewhere(rule: &Route) -> bool {
+    let is_elsewhere = match &rule.action {
+        Action::Relay(relay) => !matches!(relay.target, RelayTarget::Location),
+        Action::Redirect(_) | Action::Reject { .. } => false,
+    };
+    is_elsewhere && rule.when.domain.is_none()
 }
 
 impl Engine {
@@ -64,11 +73,13 @@ impl Engine {
             rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty())
                 && !self.is_trusted(&request.flow)
         };
+        // A domain that asks for nothing opens its own users to all, but no gateway whose rule does not name it.
+        let guards = |domain: &Domain| asks(domain) || (rule.is_some_and(leads_elsewhere) && relays());
         let needed = match (rule.and_then(|r| r.auth), domain) {
             (Some(auth), _) => auth,
             // The stricter policy holds: the caller writes From, and must not evade the policy of the called
             // domain by it. If no domain is called (a number, a gateway), only the rule can let the caller in.
-            (None, Some(domain)) => asks(domain) || called().map_or_else(relays, asks),
+            (None, Some(domain)) => asks(domain) || called().map_or_else(relays, guards),
             // Neither the caller nor the callee is of ours: no policy lets the request in.
             (None, None) => relays(),
         };

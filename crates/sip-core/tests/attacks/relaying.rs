@@ -514,8 +514,8 @@ fn the_stricter_domain_decides() {
     }
 }
 
-/// A From of a domain that asks for no credentials opens no relay to numbers and to gateways by their address. It does
-/// if the rule has `auth = false`, or names the callers' network in `source`.
+/// A domain that asks for no credentials, in From or in the Request-URI, opens no relay to numbers and to gateways. It
+/// does if the rule has `auth = false`, names the callers' network in `source`, or names that domain.
 #[test]
 fn from_of_an_open_domain_opens_no_gateway() {
     let mut config = guarded();
@@ -534,12 +534,27 @@ fn from_of_an_open_domain_opens_no_gateway() {
         "sip:+1900@192.0.2.20",
         "sip:+1900@192.0.2.1",
         "sip:+1900@gw.example",
+        // A host of ours is in the way of no rule.
+        "sip:+1900@open.example",
+        "sip:+1900@open.example;maddr=192.0.2.20",
     ];
     for uri in uris {
         for from in ["open.example", "example.com", "foreign.example"] {
             assert!(asked(&config, from, uri), "{from} to {uri}");
         }
     }
+    let mut named = config.clone();
+    named.routes[0].when.domain = Some(b"open.example"[..].into());
+    assert!(!asked(&named, "foreign.example", "sip:+1900@open.example"));
+    let mut users = config.clone();
+    let Action::Relay(to) = &mut users.routes[0].action else {
+        panic!("it relays")
+    };
+    to.target = RelayTarget::Location;
+    let text =
+        request("INVITE", "sip:bob@open.example", "a", "").replace("alice@example.com", "a@foreign.example");
+    let sent = one(Bench::new(&users).udp(CALLER, &text));
+    assert_eq!(sent.first_line(), "SIP/2.0 480 Temporarily Unavailable");
     let mut said = config.clone();
     said.routes[0].auth = Some(false);
     let mut of_network = config;
