@@ -48,12 +48,17 @@ const PATIENCE: u32 = 4;
 
 /// How often a question is sent again because its connection is silent. The second connection may be silent as
 /// well: a firewall drops several at once, and a database that has just started serves its first connections
-/// late. The last one is left a quarter of the deadline, at least.
+/// late. If four rounds are short, almost half of the deadline is left to the last one.
 const MAX_ASKED_AGAIN: u8 = 2;
 
 /// Least patience in rounds: a database that is slow as a whole would only become slower by repeated
 /// questions.
 const PATIENCE_ROUNDS: u32 = 4;
+
+/// Results within this part of a round count as one measure of it: after a pause of the database all batches under way
+/// come together, and each tells of the same pause. Were each to count, the questions that waited for the pause would
+/// be taken for too late.
+const ROUND_PARTS: u32 = 8;
 
 /// Settings of the queue.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +220,7 @@ pub(super) struct Batcher {
     by_age: VecDeque<(Instant, FlightId)>,
     /// Flights in the order of sending. Entries of ended or resent flights stay until they reach the front.
     by_sending: VecDeque<(Instant, FlightId)>,
-    /// Sending time of the last flight that was sent again. Every batch sent before it was sent again too.
+    /// Sending time of the last flight that was sent again. Every batch sent before it was sent again too, or as often as it may be.
     asked_again_up_to: Option<Instant>,
     /// Sending time of the newest batch with a response.
     answered_up_to: Option<Instant>,
@@ -227,6 +232,8 @@ pub(super) struct Batcher {
     last_sent: Option<Instant>,
     /// Duration of a batch, smoothed.
     round: Duration,
+    /// When the last duration was counted.
+    measured: Option<Instant>,
     /// When a connection looks at the queue again.
     clock: Option<Instant>,
     /// Number of changes of the table.
@@ -254,6 +261,7 @@ impl Batcher {
             closed: false,
             last_sent: None,
             round: Duration::ZERO,
+            measured: None,
             clock: None,
             epoch: 0,
         }
@@ -580,12 +588,16 @@ impl Batcher {
     }
 
     /// Notes the result of a batch after `round`.
-    pub(super) fn succeeded(&mut self, round: Duration) {
-        self.round = if self.round.is_zero() {
-            round
-        } else {
-            self.round - self.round / 8 + round / 8
-        };
+    pub(super) fn succeeded(&mut self, now: Instant, round: Duration) {
+        let is_together = |at| now.saturating_duration_since(at) < round / ROUND_PARTS;
+        if !self.measured.is_some_and(is_together) {
+            self.measured = Some(now);
+            self.round = if self.round.is_zero() {
+                round
+            } else {
+                self.round - self.round / 8 + round / 8
+            };
+        }
         self.answers();
     }
 

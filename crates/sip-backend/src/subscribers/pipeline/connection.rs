@@ -644,7 +644,7 @@ impl Inner {
             if ended.iter().all(Option::is_none) && batcher.was_asked_again(batch.sent) {
                 batcher.answers();
             } else {
-                batcher.succeeded(round);
+                batcher.succeeded(Instant::now(), round);
                 self.stats.carried(round, batch.flights.len());
             }
         }

@@ -49,7 +49,7 @@ pub(super) struct Stats {
     pub(super) timed_out: Counter,
     /// Failures of the database.
     pub(super) errors: Counter,
-    /// Look-ups sent once more on another connection.
+    /// Look-ups sent again on another connection, each time counted.
     pub(super) again: Counter,
     /// Batches that lost their connection.
     pub(super) lost: Counter,
@@ -171,7 +171,7 @@ impl Stats {
             ),
             counter(
                 "credential_asked_again",
-                "Look-ups that one connection did not answer for half of their time and that went on another, too.",
+                "Look-ups that one connection did not answer for a quarter of their time and that went on another, too.",
                 &self.again,
             ),
             counter(

@@ -113,7 +113,7 @@ fn connections_are_used_in_turn() {
         batcher.take(t + ms * MS, false)
     };
     assert_eq!(size(batcher.take(t, false)), 1, "nothing is known yet");
-    batcher.succeeded(32 * MS);
+    batcher.succeeded(t, 32 * MS);
     assert_eq!(size(one(&mut batcher, 1, 32)), 1, "rare ones go at once");
     assert!(matches!(one(&mut batcher, 2, 33), Take::Wait(Some(at)) if at == t + 36 * MS));
     assert_eq!(
@@ -126,13 +126,13 @@ fn connections_are_used_in_turn() {
     }
     assert_eq!(size(one(&mut batcher, 7, 37)), 4, "a full batch does not wait");
     // To a distant database, the wait is still bounded.
-    for _ in 0..100 {
-        batcher.succeeded(800 * MS);
+    for n in 1..=100 {
+        batcher.succeeded(t + n * 800 * MS, 800 * MS);
     }
     assert!(matches!(one(&mut batcher, 8, 40), Take::Wait(Some(at)) if at == t + 45 * MS));
     // To a near database, waiting gains nothing.
-    for _ in 0..100 {
-        batcher.succeeded(MS);
+    for n in 101..=200 {
+        batcher.succeeded(t + n * 800 * MS, MS);
     }
     assert_eq!(size(batcher.take(t + 40 * MS, false)), 1);
 }
@@ -299,8 +299,8 @@ fn what_is_asked_again_goes_back_when_both_connections_have_ended() {
 fn a_slow_database_is_not_asked_twice() {
     let t = Instant::now();
     let cases: [fn(&mut Batcher, Instant); 3] = [
-        // Four rounds exceed a quarter of the deadline, and the time that has passed.
-        |batcher, _| batcher.succeeded(200 * MS),
+        // Four rounds (800 ms) are longer than the 600 ms that passed.
+        |batcher, t| batcher.succeeded(t, 200 * MS),
         |batcher, _| batcher.set_sessions(1),
         |batcher, t| (0..9).for_each(|_| batcher.failed(t, Failure::Batch, &mut Vec::new())),
     ];
@@ -322,7 +322,7 @@ fn a_connection_is_silent_as_soon_as_what_it_carries_is_asked_again() {
     assert!(!batcher.is_silent(t + 249 * MS, first.sent));
     assert!(batcher.is_silent(t + 250 * MS, first.sent), "with or without");
     assert_eq!(batcher.ask_again(t + 250 * MS), 1);
-    batcher.succeeded(900 * MS);
+    batcher.succeeded(t, 900 * MS);
     assert!(batcher.patience() > 3000 * MS);
     assert!(batcher.is_silent(t + 250 * MS, first.sent), "and stays so");
     assert!(!batcher.is_silent(t + 250 * MS, t + 10 * MS));
@@ -350,7 +350,7 @@ fn what_was_due_while_asking_again_was_of_no_use_is_asked_again_later() {
         batcher.failed(t, Failure::Batch, &mut Vec::new());
     }
     assert_eq!(batcher.ask_again(t + 700 * MS), 0, "the breaker is open");
-    batcher.succeeded(MS);
+    batcher.succeeded(t, MS);
     assert_eq!(batcher.ask_again(t + 800 * MS), 2);
 }
 
@@ -418,7 +418,7 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
         matches!(batcher.take(later, false), Take::Wait(None)),
         "one at a time"
     );
-    batcher.succeeded(MS);
+    batcher.succeeded(t, MS);
     for (id, _) in &probe.flights {
         batcher.settle(*id).unwrap();
     }
@@ -499,6 +499,40 @@ fn what_is_asked_again_after_a_change_is_not_joined_either() {
     }
 }
 
+/// The database pauses for more than half of the deadline. What waited for that is answered when it goes on: its pause
+/// is no measure of its round.
+#[test]
+fn a_pause_of_the_database_is_not_taken_for_its_round() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Single, t, 0);
+    batcher.set_sessions(3);
+    let mut under_way = Vec::new();
+    for user in 0..24 {
+        let now = t + user * 5 * MS;
+        batcher.succeeded(now, 2 * MS);
+        ask(&mut batcher, now, query(user, &user.to_string())).expect("room in the queue");
+        // Three connections carry four batches each; the others wait.
+        if user < 12 {
+            under_way.push(batch(batcher.take(now, true)));
+        }
+    }
+    let goes_on = t + 700 * MS;
+    assert!(batcher.ask_again(goes_on) > 0);
+    for batch in &under_way {
+        batcher.answered(batch.sent);
+        for (id, _) in &batch.flights {
+            assert!(batcher.settle(*id).is_some());
+        }
+        batcher.succeeded(goes_on, goes_on - batch.sent);
+    }
+    assert_eq!(batcher.queued(), 12);
+    for left in (0..12).rev() {
+        let next = batch(batcher.take(goes_on, true));
+        assert_eq!((next.flights.len(), next.too_late.len()), (1, 0));
+        assert_eq!(batcher.queued(), left);
+    }
+}
+
 /// Asks twice as much as one connection carries, for half a minute. The delay is not taken for silence, and
 /// the results that come are of use.
 #[test]
@@ -516,7 +550,7 @@ fn under_overload_what_can_be_carried_is_carried() {
         batcher.expire(now, &mut ended);
         if let Some((sent, batch)) = under_way.take_if(|(sent, _)| now >= *sent + ROUND) {
             assert!(now < batch.deadline, "the connection would have been given up");
-            batcher.succeeded(now - sent);
+            batcher.succeeded(now, now - sent);
             carried += u32::from(batcher.settle(batch.flights[0].0).is_some());
         }
         while under_way.is_none()
@@ -537,8 +571,8 @@ fn under_overload_what_can_be_carried_is_carried() {
 fn a_probe_that_came_too_late_leaves_room_for_another() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Adaptive, t, 0);
-    for _ in 0..100 {
-        batcher.succeeded(800 * MS);
+    for n in 1..=100 {
+        batcher.succeeded(t + n * 800 * MS, 800 * MS);
     }
     let mut given_up = Vec::new();
     for _ in 0..6 {
@@ -645,7 +679,7 @@ mod properties {
                     }
                     Step::Settle { first } => if !flying.is_empty() {
                         let (sent, batch) = flying.remove(if first { 0 } else { flying.len() - 1 });
-                        batcher.succeeded(MS);
+                        batcher.succeeded(now, MS);
                         done.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
                         for waiter in done.iter().flat_map(|ended| &ended.waiters) {
                             prop_assert!(open[&waiter.id.unwrap().slot] <= sent, "read before a change");
