@@ -16,8 +16,11 @@ use sip_core::spelling::spellings;
 const MOST_BYTES: usize = 1024 * 1024;
 /// Most combinations of states that are examined for one pattern.
 const MOST_EXAMINED: usize = 100_000;
-/// Most combinations that [`Hidden`] examines in all, so that a start with thousands of rules takes no second longer.
+/// Most combinations that [`Hidden`] examines in all, so that a start with thousands of rules takes a second longer at
+/// most.
 const MOST_COMPARED: usize = 200_000;
+/// Most of them for one pair of patterns, so that a pair that is hard to decide leaves some to the others.
+const MOST_OF_A_PAIR: usize = 20_000;
 /// Bytes of automata beyond which [`Hidden`] makes no more of them.
 const MOST_KEPT: usize = 32 * 1024 * 1024;
 
@@ -94,8 +97,11 @@ impl Hidden {
         if earlier == later {
             return true;
         }
+        if self.left == 0 {
+            return false;
+        }
         for pattern in [earlier, later] {
-            if !self.known.contains_key(pattern) && self.kept < MOST_KEPT && self.left > 0 {
+            if !self.known.contains_key(pattern) && self.kept < MOST_KEPT {
                 let automaton = automaton(pattern, StartKind::Unanchored);
                 self.kept += automaton.as_ref().map_or(0, Automaton::memory_usage);
                 self.known.insert(pattern.to_owned(), automaton);
@@ -104,7 +110,11 @@ impl Hidden {
         let of = |pattern| self.known.get(pattern).and_then(Option::as_ref);
         match (of(earlier), of(later), SPELLINGS.as_ref()) {
             (Some(earlier), Some(later), Some(spellings)) => {
-                meet(later, Some(earlier), spellings, &mut self.left) == Some(false)
+                let most = self.left.min(MOST_OF_A_PAIR);
+                let mut left = most;
+                let met = meet(later, Some(earlier), spellings, &mut left);
+                self.left -= most - left;
+                met == Some(false)
             }
             _ => false,
         }
@@ -139,7 +149,6 @@ fn meet(
     let mut seen = HashSet::from([first]);
     let mut open = vec![first];
     while let Some((at, beside, spelling)) = open.pop() {
-        *left = left.checked_sub(1)?;
         let is_matched = at.is_none_or(|at| matches(pattern, at));
         if is_matched && matches(spellings, spelling) && !matches_other(beside) {
             return Some(true);
@@ -155,6 +164,7 @@ fn meet(
                 is_dead(spellings, spelling) || next.is_some_and(|at| is_dead(pattern, at)) || is_other;
             let place = (next.filter(|at| !pattern.is_match_state(*at)), beside, spelling);
             if !ends && seen.insert(place) {
+                *left = left.checked_sub(1)?;
                 open.push(place);
             }
         }

@@ -121,17 +121,18 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
     }
 }
 
-/// Warns about trust in the loopback address, if there is a listener for WebSockets: a web server in front
-/// gives its own address to all browsers. Without `origins` no network counts for that listener, which has a
+/// Warns about trust in the address of a listener for WebSockets: a web server of this machine in front gives its own
+/// address to all browsers. Without `origins` no network counts for that listener, which has a
 /// warning of its own.
 fn behind_web_servers(core: &Config, out: &mut Vec<String>) {
     let is_behind = |listener: &&config::Listener| {
         let is_websocket = matches!(listener.transport, Transport::Ws | Transport::Wss);
-        is_websocket && !listener.any_page && listener.address.ip().is_loopback()
+        is_websocket && !listener.any_page && !listener.address.ip().is_unspecified()
     };
     for listener in core.listeners.iter().filter(is_behind) {
         let ip = listener.address.ip();
-        let is_of_loopback = |network: &&Network| network.contains(ip) || is_loopback_like(network, ip);
+        let is_near =
+            |network: &&Network| network.contains(ip) || (ip.is_loopback() && is_loopback_like(network, ip));
         let mut warn = |key: &str, network: &Network| {
             out.push(format!(
                 "{key}: {}/{} does not hold for the clients of {} {}, as every client of a web server in front of it has \
@@ -142,7 +143,7 @@ fn behind_web_servers(core: &Config, out: &mut Vec<String>) {
                 listener.address
             ));
         };
-        for network in core.trust.iter().filter(is_of_loopback) {
+        for network in core.trust.iter().filter(is_near) {
             warn("trust.peers", network);
         }
         for (i, rule) in core
@@ -151,7 +152,7 @@ fn behind_web_servers(core: &Config, out: &mut Vec<String>) {
             .enumerate()
             .filter(|(_, rule)| rule.auth == Some(false))
         {
-            for network in rule.when.source.iter().filter(is_of_loopback) {
+            for network in rule.when.source.iter().filter(is_near) {
                 warn(&format!("{}: when.source", rule_name(i)), network);
             }
         }
@@ -176,6 +177,9 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
         let is_for_all = rule.when.source.is_empty() || rule.when.source.iter().any(is_everybody);
         let why = match rule.auth {
             Some(false) => "auth = false for every source".to_owned(),
+            None if rule.when.source.iter().any(is_everybody) => {
+                "as its source holds every address, it".to_owned()
+            }
             None => unasked(core, rule),
             Some(true) => String::new(),
         };

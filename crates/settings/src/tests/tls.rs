@@ -83,6 +83,13 @@ const WRONG: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "[[listen]]\ntransport = \"tcp\"\naddress = \"192.0.2.10:5060\"\n[[route]]\ndo = { relay = \"sip:a;transport=udp\" }\n\
+         [[route]]\ndo = { relay = \"sip:a\" }\n",
+        &[
+            "f:5: route[0].do.relay: no listener speaks UDP, from which it could be sent; add a [[listen]] with transport = \"udp\"",
+        ],
+    ),
+    (
         "[transport]\nhandshake_s = 0\nfirst_message_s = 3601\nws_ping_s = 3601\nper_call_idle_s = 0\nudp_mtu = 70000\n\
          [limits]\nhandshakes_per_turn = 0\n",
         &[

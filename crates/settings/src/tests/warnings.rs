@@ -43,9 +43,11 @@ const RULES: &[(&str, &[&str])] = &[
          [[route]]\nwhen = { uri = '^sip:0' }\ndo = { relay = \"sip:192.0.2.20\" }\n\
          [[route]]\nwhen = { uri = '^sip:1', domain = \"open.example\" }\ndo = { relay = \"sip:192.0.2.20\" }\n\
          [[route]]\nwhen = { uri = '^sip:2', source = [\"192.0.2.20\"] }\ndo = { relay = \"sip:192.0.2.20\" }\n\
+         [[route]]\nwhen = { uri = '^sip:4', source = [\"0.0.0.0/0\"] }\ndo = { relay = \"sip:192.0.2.20\" }\n\
          [[route]]\nwhen = { uri = '^sip:3' }\nauth = true\ndo = { relay = \"sip:192.0.2.20\" }\n",
         &[
             "route[1] (rule 2): as open.example asks for no credentials, it lets everybody call by that next hop",
+            "route[3] (rule 4): as its source holds every address, it lets everybody call by that next hop",
         ],
     ),
     (

@@ -448,7 +448,7 @@ impl Entry {
 /// comes from none: else a contact that leads back here would give its calls the server's rights. A WebSocket
 /// that any web page may open comes from none either: else the page would get the rights of the browser's
 /// network. Nor does a WebSocket from the loopback: a web server on this machine forwards WebSockets of any
-/// origin.
+/// origin (`Engine::as_page` sees to other addresses of this machine).
 pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
     let is_forwarded = || {
         matches!(flow.transport, Transport::Ws | Transport::Wss)

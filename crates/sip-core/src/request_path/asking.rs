@@ -21,13 +21,15 @@ fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) 
     request.to.tag().is_some() && (state == StateMode::Stateless || leaves_no_route)
 }
 
-/// Whether a rule relays to another place than a user of a domain here, for requests to whatever domain.
-fn leads_elsewhere(rule: &Route) -> bool {
+/// Whether a rule relays to another place than a user of `called`, and does not name that domain. A rule may name the
+/// `maddr` of a Request-URI in it.
+fn leads_elsewhere(rule: &Route, called: &Domain) -> bool {
+    let is_other = |name: &[u8]| *name != *called.name && called.aliases.iter().all(|alias| **alias != *name);
     let is_elsewhere = match &rule.action {
         Action::Relay(relay) => !matches!(relay.target, RelayTarget::Location),
         Action::Redirect(_) | Action::Reject { .. } => false,
     };
-    is_elsewhere && rule.when.domain.is_none()
+    is_elsewhere && rule.when.domain.as_deref().is_none_or(is_other)
 }
 
 impl Engine {
@@ -73,8 +75,10 @@ impl Engine {
             rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty())
                 && !self.is_trusted(&request.flow)
         };
-        // A domain that asks for nothing opens its own users to all, but no gateway whose rule does not name it.
-        let guards = |domain: &Domain| asks(domain) || (rule.is_some_and(leads_elsewhere) && relays());
+        // A domain that asks for nothing admits all callers to its users, and to gateways only by rules that name it.
+        let guards = |domain: &Domain| {
+            asks(domain) || (rule.is_some_and(|rule| leads_elsewhere(rule, domain)) && relays())
+        };
         let needed = match (rule.and_then(|r| r.auth), domain) {
             (Some(auth), _) => auth,
             // The stricter policy holds: the caller writes From, and must not evade the policy of the called

@@ -442,6 +442,16 @@ fn a_websocket_behind_a_web_server_of_this_machine_is_a_stranger() {
             let sent = bench.receive(over(transport, source, 3), &text);
             let reached = sent.iter().any(|s| s.address() == "192.0.2.66:5060");
             assert_eq!(reached, passes, "{name} {source} {trusts}: {sent:?}");
+            // A web server forwards no certificate.
+            let mut proved = over(transport, "192.0.2.1:40001", 4);
+            proved.proof = Proof::Certificate;
+            if network.prefix_len == 26 {
+                let sent = bench.receive(proved, &text.replace("z9hG4bKa", "z9hG4bKproved"));
+                assert!(
+                    sent.iter().any(|s| s.address() == "192.0.2.66:5060"),
+                    "{name} {trusts}: {sent:?}"
+                );
+            }
         }
     }
 }
@@ -546,6 +556,14 @@ fn from_of_an_open_domain_opens_no_gateway() {
     let mut named = config.clone();
     named.routes[0].when.domain = Some(b"open.example"[..].into());
     assert!(!asked(&named, "foreign.example", "sip:+1900@open.example"));
+    // A rule that names the gateway sees it in `maddr`, too.
+    named.routes[0].when.domain = Some(b"192.0.2.20"[..].into());
+    for from in ["open.example", "foreign.example"] {
+        assert!(
+            asked(&named, from, "sip:+1900@open.example;maddr=192.0.2.20"),
+            "{from}"
+        );
+    }
     let mut users = config.clone();
     let Action::Relay(to) = &mut users.routes[0].action else {
         panic!("it relays")

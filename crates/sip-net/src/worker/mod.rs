@@ -172,7 +172,7 @@ pub struct Worker<C, Q, E> {
     queries: Vec<Query>,
     query_sink: Q,
     events: Vec<Event>,
-    /// Failed next hops of which the other workers have heard, and when.
+    /// Next hops whose failure was announced to the other workers, and when.
     failed_hops: Vec<(SocketAddr, Instant)>,
     event_sink: E,
     counters: NetCounters,
@@ -393,7 +393,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.events.push(event);
         }
         if !self.events.is_empty() {
-            self.tell_failed_hops(now);
+            self.announce_failed_hops(now);
             self.event_sink.record(self.id, &mut self.events);
             self.events.clear();
         }

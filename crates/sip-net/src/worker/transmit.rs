@@ -20,10 +20,12 @@ use crate::udp::SendReport;
 /// others.
 const ROUNDS: usize = 4;
 
-/// Microseconds after which other workers hear again that a next hop failed.
-const TELL_AGAIN_US: u64 = 1_000_000;
+/// Microseconds after which the failure of a next hop is announced again. A return in between may have no event if the
+/// next hop fails and returns once more.
+const ANNOUNCE_AGAIN_US: u64 = 1_000_000;
 
-/// Most next hops of which is known that the other workers have heard. Each failure of a further one is reported.
+/// Most next hops whose failure is announced within that time. The return of a further one is an event only of the
+/// worker that met the failure.
 const MOST_FAILED_HOPS: usize = 64;
 
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
@@ -211,13 +213,13 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Reports failed next hops to the other workers, since any of them may see the first response of one.
-    /// Registered contacts are not among them: their return is no event. Each is reported once a second at most, as
+    /// Announces failed next hops to the other workers, since any of them may see the first response of one.
+    /// Registered contacts are not among them: their return is no event. Each is announced once a second at most, as
     /// each call to a next hop that is gone fails.
-    pub(super) fn tell_failed_hops(&mut self, now: Now) {
+    pub(super) fn announce_failed_hops(&mut self, now: Now) {
         let now = now.instant;
         self.failed_hops
-            .retain(|(_, at)| now.micros_since(*at) < TELL_AGAIN_US);
+            .retain(|(_, at)| now.micros_since(*at) < ANNOUNCE_AGAIN_US);
         for at in 0..self.events.len() {
             if let Some(Event::NextHopFailed {
                 destination,
@@ -225,11 +227,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 ..
             }) = self.events.get(at)
                 && self.failed_hops.iter().all(|(known, _)| known != destination)
+                && self.failed_hops.len() < MOST_FAILED_HOPS
             {
                 let destination = *destination;
-                if self.failed_hops.len() < MOST_FAILED_HOPS {
-                    self.failed_hops.push((destination, now));
-                }
+                self.failed_hops.push((destination, now));
                 self.tell_others(&Task::HopFailed, Flow::udp(destination));
             }
         }
