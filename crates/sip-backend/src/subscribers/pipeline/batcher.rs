@@ -17,8 +17,8 @@ use super::breaker::{Breaker, Failure, State};
 use crate::subscribers::CredentialQuery;
 
 /// Connections that may end with a question under way before the question is given up: the question may have
-/// ended them. Connections that were made before the first of these ended count only once, with it. They may
-/// all have ended together, and the end of an idle connection is not noticed.
+/// ended them. Connections whose opening had begun before the first of these ended count only once, with it. They
+/// may all have ended together, and the end of an idle connection, or of one that is being opened, is noticed late.
 const MAX_LOST: u8 = 3;
 
 /// When a batch is sent.
@@ -451,16 +451,22 @@ impl Batcher {
         })
     }
 
-    /// Returns the flights of a batch to the front of the queue after their connection, made at `made`, has
-    /// ended. Flights that were returned too often are given up, and appended to `given_up`.
-    pub(super) fn put_back(&mut self, now: Instant, made: Instant, batch: &Batch, given_up: &mut Vec<Ended>) {
+    /// Returns the flights of a batch to the front of the queue after their connection, whose opening began at
+    /// `opened`, has ended. Flights that were returned too often are given up, and appended to `given_up`.
+    pub(super) fn put_back(
+        &mut self,
+        now: Instant,
+        opened: Instant,
+        batch: &Batch,
+        given_up: &mut Vec<Ended>,
+    ) {
         self.probing = false;
         for (id, _) in batch.flights.iter().rev() {
             let Some(flight) = self.live_mut(*id) else {
                 continue;
             };
             flight.carried -= 1;
-            if flight.lost_at.is_none_or(|before| made > before) {
+            if flight.lost_at.is_none_or(|before| opened > before) {
                 flight.lost += 1;
                 flight.lost_at = Some(now);
             }

@@ -145,14 +145,19 @@ async fn keep<D: Database>(
             Ok(session) => {
                 inner.up(1);
                 let useful = Cell::new(false);
-                let end = serve::<D>(inner, &session, watch, &useful).await;
+                let open = Open {
+                    session,
+                    begun,
+                    useful,
+                };
+                let end = serve::<D>(inner, &open, watch).await;
                 inner.up(-1);
                 // This connection may have been the one that was to look at the queue again.
                 inner.wake();
                 if matches!(end, End::Closed) {
                     return;
                 }
-                if useful.get() {
+                if open.useful.get() {
                     pause = BACKOFF.0;
                     continue;
                 }
@@ -189,9 +194,17 @@ async fn keep<D: Database>(
     }
 }
 
+/// An open connection.
+struct Open<S> {
+    session: S,
+    /// When its opening began.
+    begun: Instant,
+    /// Whether it has carried a batch.
+    useful: Cell<bool>,
+}
+
 /// Uses a connection until it fails or the store is closed.
-async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, useful: &Cell<bool>) -> End {
-    let made = Instant::now();
+async fn serve<D: Database>(inner: &Inner, open: &Open<D::Session>, watch: &Watch) -> End {
     let mut closed = inner.closed.subscribe();
     let mut under_way = UnderWay::new();
     let mut watching = None;
@@ -218,7 +231,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             if let Some(until) = rests_until(inner) {
                 look_at = until;
             } else {
-                let looking = look(inner, session, watch, watching.is_some());
+                let looking = look(inner, &open.session, watch, watching.is_some());
                 if let Err(cut) = beside(&mut under_way, looking).await {
                     return under_way.end(cut).await;
                 }
@@ -227,12 +240,12 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
         let until = match inner.offer(may_take, !under_way.is_empty()) {
             Take::Batch(batch) if batch.flights.is_empty() => continue,
             Take::Batch(batch) => {
-                useful.set(true);
+                open.useful.set(true);
                 if watching.is_none() {
                     look_at = Instant::now() + every;
                 }
                 let (sent, lost) = (batch.sent, under_way.lost.subscribe());
-                under_way.push(sent, send(inner, session, made, batch, lost));
+                under_way.push(sent, send(inner, open, batch, lost));
                 continue;
             }
             Take::Closed if idle => {
@@ -418,12 +431,11 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
     }
 }
 
-/// Sends one batch, on a connection made at `made`, and delivers its results. Once `lost` is set, the batch
+/// Sends one batch on a connection, and delivers its results. Once `lost` is set, the batch
 /// fails as if the connection had ended.
 async fn send(
     inner: &Inner,
-    session: &impl Session,
-    made: Instant,
+    open: &Open<impl Session>,
     batch: Batch,
     mut lost: watch::Receiver<Option<Cut>>,
 ) -> Result<(), Cut> {
@@ -435,7 +447,7 @@ async fn send(
     let mut found: Vec<Option<Secrets>> = vec![None; subjects.len()];
     let fetching = timeout_at(
         batch.deadline.into(),
-        fetch(inner, session, &subjects, &mut found),
+        fetch(inner, &open.session, &subjects, &mut found),
     );
     let fetched = select! {
         biased;
@@ -452,11 +464,11 @@ async fn send(
     };
     let before = *lost.borrow();
     if let Some(cut) = before {
-        inner.lost_behind(made, &batch, cut);
+        inner.lost_behind(open.begun, &batch, cut);
         return Err(cut);
     }
     inner.note(&error);
-    match inner.batch_failed(made, &batch, &error) {
+    match inner.batch_failed(open.begun, &batch, &error) {
         None => Ok(()),
         Some(cut) => Err(cut),
     }
@@ -465,7 +477,7 @@ async fn send(
 impl Inner {
     /// Handles a failed batch: returns its look-ups to the queue or gives them up. `None` if the connection
     /// continues.
-    fn batch_failed(&self, made: Instant, batch: &Batch, error: &DbError) -> Option<Cut> {
+    fn batch_failed(&self, opened: Instant, batch: &Batch, error: &DbError) -> Option<Cut> {
         let mut given_up = Vec::new();
         let now = Instant::now();
         let cut = {
@@ -482,11 +494,11 @@ impl Inner {
                     Some(Cut::Silent)
                 }
                 DbError::Lost(_) => {
-                    batcher.put_back(now, made, batch, &mut given_up);
+                    batcher.put_back(now, opened, batch, &mut given_up);
                     Some(Cut::Broken)
                 }
                 DbError::Refused(_) | DbError::NoTable { .. } | DbError::NoColumn { .. } => {
-                    batcher.put_back(now, made, batch, &mut given_up);
+                    batcher.put_back(now, opened, batch, &mut given_up);
                     if !given_up.is_empty() {
                         batcher.failed(now, Failure::Batch, &mut given_up);
                     }
@@ -599,12 +611,12 @@ impl Inner {
 
     /// Handles a batch without a result because an earlier one on the same connection got none. The failure
     /// itself was noted before. Each batch without a response in time counts for the breaker.
-    fn lost_behind(&self, made: Instant, batch: &Batch, cut: Cut) {
+    fn lost_behind(&self, opened: Instant, batch: &Batch, cut: Cut) {
         let mut given_up = Vec::new();
         {
             let now = Instant::now();
             let mut batcher = self.batcher.lock();
-            batcher.put_back(now, made, batch, &mut given_up);
+            batcher.put_back(now, opened, batch, &mut given_up);
             if cut == Cut::Silent {
                 batcher.unanswered(now, batch.sent, &mut given_up);
             }

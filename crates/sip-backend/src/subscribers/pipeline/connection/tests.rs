@@ -55,13 +55,19 @@ impl Session for ScriptedSession {
 /// Senders of the results of a connection's batches, the first one first.
 type Results = VecDeque<oneshot::Sender<Result<(), DbError>>>;
 
-fn session() -> (ScriptedSession, Results) {
+fn session() -> (Open<ScriptedSession>, Results) {
     let (results, receivers) = (0..9).map(|_| oneshot::channel()).unzip();
     let session = ScriptedSession {
         results: RefCell::new(receivers),
         fetches: Cell::new(0),
     };
-    (session, results)
+    let (begun, useful) = (Instant::now(), Cell::new(false));
+    let open = Open {
+        session,
+        begun,
+        useful,
+    };
+    (open, results)
 }
 
 #[derive(Debug)]
@@ -137,15 +143,15 @@ fn one_connection_watches_and_another_when_it_has_gone() {
 fn a_silent_connection_does_not_take_what_is_asked_again_because_of_it() {
     run(async {
         let (inner, (session, mut results)) = (store(Mode::Single, 2), session());
-        let (watch, useful) = (Watch::default(), Cell::new(false));
-        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch, &useful));
+        let watch = Watch::default();
+        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch));
         go_on(connection.as_mut()).await;
         results.pop_front().unwrap().send(Ok(())).unwrap();
         go_on(connection.as_mut()).await;
-        assert_eq!((session.fetches.get(), ask_again(&inner)), (2, 1));
+        assert_eq!((session.session.fetches.get(), ask_again(&inner)), (2, 1));
         inner.wake();
         go_on(connection.as_mut()).await;
-        assert_eq!(session.fetches.get(), 2, "it carries that already");
+        assert_eq!(session.session.fetches.get(), 2, "it carries that already");
         assert!(
             inner.busy.notified().now_or_never().is_some(),
             "another may take it"
@@ -162,13 +168,16 @@ fn last_error(inner: &Inner) -> String {
 fn batches_behind_a_refusal_have_results_of_their_own() {
     run(async {
         let (inner, (session, mut results)) = (store(Mode::Single, 3), session());
-        let (watch, useful) = (Watch::default(), Cell::new(false));
-        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch, &useful));
+        let watch = Watch::default();
+        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch));
         go_on(connection.as_mut()).await;
         let mut answer = |result| results.pop_front().unwrap().send(result).unwrap();
         answer(Err(DbError::refused("no rights")));
         go_on(connection.as_mut()).await;
-        assert_eq!((session.fetches.get(), inner.batcher.lock().queued()), (3, 1));
+        assert_eq!(
+            (session.session.fetches.get(), inner.batcher.lock().queued()),
+            (3, 1)
+        );
         answer(Ok(()));
         go_on(connection.as_mut()).await;
         assert_eq!(inner.batcher.lock().questions(), 2, "the second is answered");
@@ -182,17 +191,53 @@ fn batches_behind_a_refusal_have_results_of_their_own() {
     });
 }
 
+/// All connections end at once, and some of them were only being opened: each looks well until it is used.
+#[test]
+fn a_question_survives_connections_whose_opening_began_before_its_first_was_lost() {
+    run(async {
+        let inner = store(Mode::Single, 1);
+        let watch = Watch::default();
+        let opened = Instant::now();
+        for number in 0..5 {
+            let (mut session, mut results) = session();
+            session.begun = opened;
+            let mut connection = Box::pin(serve::<Scripted>(&inner, &session, &watch));
+            go_on(connection.as_mut()).await;
+            results
+                .pop_front()
+                .unwrap()
+                .send(Err(DbError::lost("closed")))
+                .unwrap();
+            assert!(matches!(connection.await, End::Failed));
+            assert_eq!(inner.batcher.lock().queued(), 1, "after {number}");
+        }
+        // Those that were opened since are ended by the question itself.
+        for (left, number) in [(1, 1), (0, 2)] {
+            let (session, mut results) = session();
+            let mut connection = Box::pin(serve::<Scripted>(&inner, &session, &watch));
+            go_on(connection.as_mut()).await;
+            results
+                .pop_front()
+                .unwrap()
+                .send(Err(DbError::lost("closed")))
+                .unwrap();
+            assert!(matches!(connection.await, End::Failed));
+            assert_eq!(inner.batcher.lock().queued(), left, "after {number} more");
+        }
+    });
+}
+
 /// A connection that carries six batches, of which the first `ended` end with `error`.
 async fn failed_with_six(ended: usize, error: fn() -> DbError) -> Inner {
     let (inner, (session, mut results)) = (store(Mode::Single, 6), session());
-    let (watch, useful) = (Watch::default(), Cell::new(false));
-    let mut connection = Box::pin(serve::<Scripted>(&inner, &session, &watch, &useful));
+    let watch = Watch::default();
+    let mut connection = Box::pin(serve::<Scripted>(&inner, &session, &watch));
     go_on(connection.as_mut()).await;
     for result in results.drain(..ended) {
         result.send(Err(error())).unwrap();
     }
     assert!(matches!(connection.await, End::Failed));
-    assert_eq!((session.fetches.get(), inner.stats.lost.get()), (6, 6));
+    assert_eq!((session.session.fetches.get(), inner.stats.lost.get()), (6, 6));
     inner
 }
 
@@ -263,18 +308,18 @@ fn what_is_asked_again_counts_when_it_is_sent() {
 fn a_connection_that_becomes_silent_before_its_time_passes_the_turn_on() {
     run(async {
         let (inner, (session, _results)) = (store(Mode::Adaptive, 1), session());
-        let (watch, useful) = (Watch::default(), Cell::new(false));
-        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch, &useful));
+        let watch = Watch::default();
+        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch));
         go_on(connection.as_mut()).await;
         ask(&inner, 1);
         inner.wake();
         go_on(connection.as_mut()).await;
         let _ = inner.idle.notified().now_or_never();
-        assert_eq!((session.fetches.get(), ask_again(&inner)), (1, 1));
+        assert_eq!((session.session.fetches.get(), ask_again(&inner)), (1, 1));
         // Another event wakes the connection before that time.
         watch.free.notify_one();
         go_on(connection.as_mut()).await;
-        assert_eq!(session.fetches.get(), 1);
+        assert_eq!(session.session.fetches.get(), 1);
         assert!(
             inner.idle.notified().now_or_never().is_some(),
             "another is to look"
