@@ -245,7 +245,7 @@ fn an_office_is_not_banned_for_one_wrong_password() {
 }
 
 #[test]
-fn who_is_trusted_is_never_banned() {
+fn trusted_sources_are_never_banned() {
     let scene = Scene::new();
     let ip = scene.at(0).ip().to_string();
     let config = Config::new()

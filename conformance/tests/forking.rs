@@ -12,7 +12,7 @@ over_udp_and_tcp!(
     the_best_of_several_refusals_goes_to_the_caller,
     a_6xx_ends_it_for_all,
     a_caller_who_gives_up_stops_all_phones,
-    who_does_not_answer_in_time_is_followed_by_the_next,
+    a_phone_that_does_not_answer_in_time_is_followed_by_the_next,
 );
 
 const NOW: Duration = Duration::ZERO;
@@ -157,7 +157,7 @@ fn a_caller_who_gives_up_stops_all_phones(transport: Transport) {
 }
 
 /// Timer C (RFC 3261 §16.8), shortened: the phone that rings is cancelled, the next gets its turn.
-fn who_does_not_answer_in_time_is_followed_by_the_next(transport: Transport) {
+fn a_phone_that_does_not_answer_in_time_is_followed_by_the_next(transport: Transport) {
     const TIMER_C: Duration = Duration::from_secs(2);
     in_time(|| {
         let parts = [(Part::Ring, "1"), (Part::Answer(NOW), "0.5")];

@@ -329,7 +329,7 @@ fn cancelled_beside_sipp(transport: Transport) -> Result<(), String> {
 
 /// A limit of the generator's own is reported as such, and no other cause with it.
 #[test]
-fn without_descriptors() {
+fn calls_without_descriptors_left_have_their_cause() {
     let scene = Scene::new();
     let silent = std::net::TcpListener::bind(scene.at(port::SERVER)).expect("a port");
     let target = silent.local_addr().expect("bound").to_string();

@@ -172,7 +172,7 @@ fn has_tls_failed(server: &Server) -> bool {
 
 /// RFC 5922 §7: the authority, the time, and exactly the name by which the neighbour is called.
 #[test]
-fn we_call_only_whom_his_certificate_speaks_for() {
+fn a_neighbour_is_called_only_for_the_names_of_its_certificate() {
     let other = "other.example.net";
     let (dns, uri) = ("*.example.net", format!("sip:{other}"));
     let names: [(&str, &[Name<'_>], bool); 6] = [
@@ -199,7 +199,7 @@ fn we_call_only_whom_his_certificate_speaks_for() {
 }
 
 #[test]
-fn we_call_nobody_whose_certificate_is_not_good() {
+fn no_neighbour_with_a_bad_certificate_is_called() {
     for what in ["of another authority", "expired"] {
         let world = World::new();
         let names = [Name::Dns(NEIGHBOUR)];
@@ -215,7 +215,7 @@ fn we_call_nobody_whose_certificate_is_not_good() {
 /// The neighbour wants our certificate as well. With TLS 1.3 it refuses ours after we have begun to send, so
 /// that the request is lost and runs into its time-out.
 #[test]
-fn who_does_not_know_us_is_not_called() {
+fn a_neighbour_that_does_not_trust_us_is_not_called() {
     let world = World::new();
     let theirs = world.neighbour(&world.trusted);
     let called = is_called(&world, &theirs, &world.ours(&world.unknown), ", timeout_s = 2");
@@ -244,7 +244,7 @@ fn may_call_us(theirs: impl Fn(&World) -> Identity) -> Option<bool> {
 }
 
 #[test]
-fn only_who_shows_a_good_certificate_may_call_us() {
+fn only_neighbours_with_a_good_certificate_may_call_us() {
     let names = [Name::Dns(NEIGHBOUR)];
     let good = may_call_us(|world| world.trusted.issue("kamailio", &names));
     assert_ne!(good, Some(false), "a good one");

@@ -53,7 +53,7 @@ fn through_kamailio_to_the_callee(transport: Transport) {
 
 /// A call by a name that cannot be looked up fails at once. The log has one line on it, and one when it is over.
 #[test]
-fn name_servers_that_are_away_are_told_and_so_is_their_return() {
+fn the_loss_and_return_of_name_servers_are_logged() {
     const GATEWAY: &str = "gateway.example.net";
     let scene = Scene::new();
     let names = NameServer::start(&scene, &[GATEWAY]);

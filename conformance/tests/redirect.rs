@@ -8,10 +8,10 @@ over_udp_and_tcp!(
     to_the_registered_contacts,
     to_a_uri,
     without_state,
-    nobody_to_redirect_to,
+    a_redirect_to_a_user_without_contacts_is_480,
     a_callee_sends_on_to_another,
-    who_is_sent_on_by_a_next_hop,
-    who_is_sent_on_by_a_member_of_a_group,
+    the_contact_of_a_302_from_a_next_hop_is_called,
+    the_contact_of_a_302_from_a_group_member_is_called,
     contacts_are_followed_by_their_q,
     without_recursion_the_caller_is_told,
 );
@@ -86,7 +86,7 @@ fn without_state(transport: Transport) {
     assert_eq!(begun, 0.0);
 }
 
-fn nobody_to_redirect_to(transport: Transport) {
+fn a_redirect_to_a_user_without_contacts_is_480(transport: Transport) {
     let scene = Scene::new();
     let _server = Server::start(&scene, &rule("do = { redirect = \"location\" }"));
     assert_eq!(status(&call(&scene, transport)), 480);
@@ -123,7 +123,7 @@ fn a_callee_sends_on_to_another(transport: Transport) {
     expect_followed(&call(&scene, transport), &first, &other);
 }
 
-fn who_is_sent_on_by_a_next_hop(transport: Transport) {
+fn the_contact_of_a_302_from_a_next_hop_is_called(transport: Transport) {
     let scene = Scene::new();
     let other = phone(&scene, transport, 1, Part::Answer(NOW));
     let first = phone(&scene, transport, 0, sends_on_to(&[(&other, "")]));
@@ -135,7 +135,7 @@ fn who_is_sent_on_by_a_next_hop(transport: Transport) {
     expect_followed(&call(&scene, transport), &first, &other);
 }
 
-fn who_is_sent_on_by_a_member_of_a_group(transport: Transport) {
+fn the_contact_of_a_302_from_a_group_member_is_called(transport: Transport) {
     let scene = Scene::new();
     let other = phone(&scene, transport, 2, Part::Answer(NOW));
     let members = [0, 1].map(|n| phone(&scene, transport, n, sends_on_to(&[(&other, "")])));

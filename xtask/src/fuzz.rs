@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn executions_are_told_at_the_end() {
+    fn executions_are_counted_at_the_end() {
         assert_eq!(executed("stat::number_of_executed_units: 1234"), Some(1234));
         assert_eq!(executed("#1234 DONE cov: 5"), None);
     }

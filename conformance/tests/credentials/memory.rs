@@ -87,7 +87,7 @@ fn old_secrets_do_not_serve_where_the_configuration_says_so() {
 
 /// A user that was deleted before the database went away is not served from memory.
 #[test]
-fn who_was_deleted_is_not_served_while_the_database_is_away() {
+fn a_deleted_user_is_not_served_while_the_database_is_away() {
     let stage = Stage::set(MariaDb::shared().fresh_database(), Setting::default());
     delete(&stage.database, "regular0");
     stage.settle(&regulars()[1..]);
@@ -103,7 +103,7 @@ fn who_was_deleted_is_not_served_while_the_database_is_away() {
 /// MariaDB forgets when a table was changed when it is restarted: what was changed since the server
 /// looked last is seen all the same.
 #[test]
-fn who_was_deleted_while_nobody_could_look_is_not_served() {
+fn a_user_deleted_while_the_database_was_away_is_not_served() {
     let maria = MariaDb::start();
     let stage = Stage::set(maria.fresh_database(), Setting::default());
     let fault = Instant::now();

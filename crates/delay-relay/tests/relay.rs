@@ -394,7 +394,7 @@ fn swallowed_bytes_never_arrive() {
 }
 
 #[test]
-fn an_end_in_the_hole_is_told_when_it_resumes() {
+fn an_end_in_the_hole_arrives_when_it_resumes() {
     let (relay, client, mut server) = pair(|_| {});
     let control = relay.control();
     control.drop_bytes().expect("done");

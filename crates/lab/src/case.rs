@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn cases_and_setups_have_names() {
         let call = Case::call(State::Stateless, true, Transport::Tcp);
         assert_eq!(call.text(), "stateless, TCP, digest");
         assert_eq!(

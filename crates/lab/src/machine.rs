@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
+    fn dates_follow_the_calendar() {
         assert_eq!(date(0), "1970-01-01T00:00:00Z");
         assert_eq!(date(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");

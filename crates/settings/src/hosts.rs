@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn networks() {
+    fn networks_are_read_or_refused() {
         let read = |text| network(text).map(|network| network.prefix_len);
         assert_eq!(read("10.0.0.0/8"), Some(8));
         assert_eq!(read("10.0.0.1"), Some(32));

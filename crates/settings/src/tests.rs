@@ -562,7 +562,7 @@ fn names_of_the_admin_address() {
 }
 
 #[test]
-fn unreadable_files() {
+fn unreadable_files_are_errors() {
     let lines = load(Some(Path::new("/nonexistent/f.toml")), &machine())
         .map(|_| ())
         .expect_err("none")

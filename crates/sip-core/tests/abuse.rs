@@ -178,7 +178,7 @@ fn the_trust_domain_is_neither_limited_nor_banned() {
 }
 
 #[test]
-fn where_next_hops_with_names_are_is_learnt_and_told() {
+fn addresses_of_named_next_hops_are_learnt_and_announced() {
     let mut config = trusting();
     config.routes = vec![relay("sip:gw.example.net:5070")];
     let mut b = Bench::new(&config);
@@ -262,7 +262,7 @@ fn next_hops_with_names_are_known_although_nothing_is_sent_there() {
 }
 
 #[test]
-fn a_peer_for_which_the_queue_of_events_has_no_room_is_told_of_later() {
+fn a_peer_without_room_in_the_queue_of_events_is_announced_later() {
     let mut config = trusting();
     config.routes = vec![relay("sip:gw.example.net:5070")];
     config.limits.events = 1;
@@ -297,7 +297,7 @@ fn behind_a_translator_each_address_of_ipv4_is_a_source() {
 }
 
 #[test]
-fn who_is_banned_is_not_heard() {
+fn a_banned_source_is_not_heard() {
     let mut b = Bench::new(&config());
     stand(&mut b, &["198.51.100.7", "2001:db8::/64"], &[]);
     assert_eq!(heard(&mut b, udp_flow(FLOODER), 3), 0);
@@ -503,7 +503,7 @@ fn scanners_get_no_answer() {
 }
 
 #[test]
-fn a_scan_by_datagram_is_told_now_and_then_and_counts_where_the_source_is_certain() {
+fn a_scan_by_datagram_is_logged_now_and_then_and_counts_where_the_source_is_verified() {
     let mut b = guarded();
     let text = scan("sip:b@x", "sip:a@example.com", "sip:a@example.com", "sipcli");
     for _ in 0..10 {

@@ -359,7 +359,7 @@ fn credentials_that_are_broken_or_for_another_uri_are_400() {
 }
 
 #[test]
-fn a_user_speaks_for_himself_only() {
+fn a_user_may_use_its_own_identity_only() {
     let nonce_for = |b: &mut Bench| nonce_of(&challenge(b, &message("a1", "")));
     let sip = "P-Preferred-Identity: \"A\" <sip:alice@example.com>\n";
     for (from, to, extra, allowed) in [
@@ -664,7 +664,7 @@ fn a_cancel_ends_the_wait() {
 }
 
 #[test]
-fn without_an_answer_nobody_is_let_in_nor_called_wrong() {
+fn without_a_result_a_caller_is_neither_let_in_nor_called_wrong() {
     for (code, first_line) in [
         (503, "SIP/2.0 503 Service Unavailable"),
         (504, "SIP/2.0 504 Server Time-out"),

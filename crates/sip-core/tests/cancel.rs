@@ -73,7 +73,7 @@ fn a_cancel_before_any_provisional_response_waits_for_one() {
 }
 
 #[test]
-fn a_cancel_before_any_provisional_response_and_nobody_speaks() {
+fn a_cancel_before_any_provisional_response_and_silence() {
     let mut b = registered(&location(), &[phone(1), phone(2)]);
     call(&mut b);
     b.udp(CALLER, &cancel());
@@ -85,7 +85,7 @@ fn a_cancel_before_any_provisional_response_and_nobody_speaks() {
 }
 
 #[test]
-fn who_rings_is_cancelled_at_once_and_who_does_not_later() {
+fn ringing_phones_are_cancelled_at_once_and_silent_ones_later() {
     let mut b = registered(&location(), &[phone(1), phone(2)]);
     let sent = call(&mut b);
     answer(&mut b, &sent[0], "180 Ringing");
@@ -267,7 +267,7 @@ fn a_6xx_after_a_cancel_is_the_answer() {
 
 /// §9.1: 64·T1 after the CANCEL the INVITE counts as cancelled, if no response comes.
 #[test]
-fn a_cancel_that_nobody_answers_ends_after_64_t1() {
+fn an_unanswered_cancel_ends_after_64_t1() {
     let (mut b, _) = ringing();
     b.udp(CALLER, &cancel());
     let out = b.pass(31_900);

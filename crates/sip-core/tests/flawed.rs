@@ -93,7 +93,7 @@ fn harmless_flaws_are_mended_and_the_response_goes_on() {
 }
 
 #[test]
-fn a_mended_response_is_told_of() {
+fn a_mended_response_is_reported() {
     let (mut b, sent) = begun("INVITE", StateMode::Transaction);
     b.udp(
         CALLEE,

@@ -51,7 +51,7 @@ fn equal_ones_ring_together_and_the_first_2xx_stops_the_rest() {
 }
 
 #[test]
-fn who_rings_after_another_answered_is_cancelled_then() {
+fn a_phone_that_rings_after_another_answered_is_cancelled_then() {
     let mut b = registered(&location(), &[phone(1), phone(2), phone(3)]);
     let sent = call(&mut b);
     assert_eq!(brief(&answer(&mut b, &sent[0], "200 OK")), ["caller 200"]);
@@ -317,7 +317,7 @@ fn a_message_forks_and_the_first_2xx_wins() {
 
 /// RFC 4320 §4.2: no 408, ours or another's, ever goes to a request that is no INVITE.
 #[test]
-fn a_message_that_nobody_answers_ends_in_silence() {
+fn an_unanswered_message_ends_in_silence() {
     let mut b = registered(&location(), &[phone(1), phone(2)]);
     let sent = b.udp(CALLER, &request("MESSAGE", BOB, "a1", ""));
     answer(&mut b, &sent[0], "408 Request Timeout");

@@ -65,7 +65,7 @@ fn only_what_must_change_changes() {
 }
 
 #[test]
-fn known_edits() {
+fn each_odd_via_and_max_forwards_is_mended_alone() {
     let good = request("MESSAGE", "sip:bob@example.com", "a1", "");
     let via = "Via: SIP/2.0/UDP 192.0.2.10:5060;branch=z9hG4bKa1";
     for (name, from, to, becomes) in [

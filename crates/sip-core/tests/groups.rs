@@ -186,7 +186,7 @@ fn least_load_counts_requests_without_a_final_answer() {
 }
 
 #[test]
-fn least_load_prefers_who_is_idle_and_heeds_weights() {
+fn least_load_prefers_the_idle_and_heeds_weights() {
     let mut g = group(Distribution::LeastLoad, 2);
     g.members[0].weight = 3;
     let mut b = Bench::new(&grouped(g));

@@ -147,7 +147,7 @@ fn a_cancel_waits_for_the_provisional() {
 }
 
 #[test]
-fn nobody_answers() {
+fn an_unanswered_invite_ends_with_408() {
     let mut b = Bench::new(&config());
     b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
     let out = b.pass(32_100);

@@ -16,7 +16,7 @@ fn contacts(sent: &Sent) -> Vec<&str> {
 }
 
 #[test]
-fn all_contacts_are_told_with_q_and_expires() {
+fn all_contacts_stand_in_the_302_with_q_and_expires() {
     for (state, is_trusted) in [
         (StateMode::Transaction, true),
         (StateMode::Transaction, false),
@@ -113,7 +113,7 @@ fn other_requests_are_redirected_as_well() {
 }
 
 #[test]
-fn who_has_no_contact_is_unavailable() {
+fn a_user_without_contacts_is_unavailable() {
     let mut b = registered(&redirect(Redirect::Location), &[]);
     let out = b.udp(CALLER, &invite());
     assert_eq!(

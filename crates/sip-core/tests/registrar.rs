@@ -221,7 +221,7 @@ fn a_path_becomes_route() {
 }
 
 #[test]
-fn refusals() {
+fn refusals_have_their_status() {
     let mut config = registrar(Durability::Commit);
     config.limits.contacts_per_aor = 2;
     for (text, first_line, header) in [
@@ -284,7 +284,7 @@ fn refusals() {
 }
 
 #[test]
-fn nobody_registers_for_another() {
+fn no_user_registers_for_another() {
     let mut config = registrar(Durability::Memory);
     config.domains[0].auth.methods = vec![b"REGISTER"[..].into()];
     let mut b = Bench::new(&config);
@@ -625,7 +625,7 @@ fn a_copy_without_room_is_not_answered_for_the_first() {
 
 /// Two Call-IDs, one contact (a phone that was started anew, say): both hold, whichever is the later.
 #[test]
-fn who_was_overtaken_by_another_call_id_is_answered_too() {
+fn a_registration_overtaken_by_another_call_id_is_answered_too() {
     for (first, second) in [
         ("<sip:bob@10.0.0.30>", "<sip:bob@10.0.0.30>"),
         ("<sip:bob@10.0.0.30>;expires=0", "<sip:bob@10.0.0.30>"),

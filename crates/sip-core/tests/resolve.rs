@@ -332,7 +332,7 @@ fn what_does_not_answer_is_followed_by_the_next_address() {
 }
 
 #[test]
-fn when_no_address_answers_the_caller_is_told_so() {
+fn when_no_address_answers_the_caller_gets_408() {
     let (mut b, _) = two();
     let out = b.pass(64_100);
     assert_eq!(
@@ -441,7 +441,7 @@ fn a_cancel_goes_to_the_address_that_is_being_tried() {
 }
 
 #[test]
-fn a_transport_without_a_listener_asks_nobody() {
+fn a_transport_without_a_listener_asks_no_question() {
     let mut b = Bench::new(&to("sip:gw.example.net;transport=tls"));
     let out = b.udp(CALLER, &invite());
     b.no_query();

@@ -78,7 +78,7 @@ fn options_to_this_server_tell_what_it_can() {
 /// §8.2.1: 405 with Allow for a method that is known; §21.5.2: 501 for one that is not; §20.5: all
 /// that are taken here are named, ACK and CANCEL too. A proxy sends them on (§16.3 step 1).
 #[test]
-fn methods_that_nobody_here_takes() {
+fn methods_to_the_server_itself_are_405_or_501() {
     for (method, answer) in [
         ("INVITE", "405 Method Not Allowed"),
         ("MESSAGE", "405 Method Not Allowed"),
@@ -497,7 +497,7 @@ fn a_path_without_lr_is_refused() {
 
 /// §8.2.4, RFC 3327 §5.3: no extension is applied for a client that does not say that it supports it.
 #[test]
-fn extensions_are_for_those_who_support_them() {
+fn an_extension_is_used_only_if_supported() {
     for (supported, path) in [
         ("", vec![]),
         ("Supported: x, PATH\n", vec!["<sip:192.0.2.30;lr>"]),

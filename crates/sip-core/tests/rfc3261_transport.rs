@@ -177,7 +177,7 @@ fn a_dialog_across_transports_keeps_both() {
 /// §18.4, §8.1.3.1: an error of the transport for a request fails its transaction, for a datagram and
 /// a connection alike.
 #[test]
-fn errors_of_the_transport_are_told() {
+fn a_next_hop_that_the_transport_cannot_reach_is_a_500() {
     for to in ["sip:192.0.2.20:5060", "sip:192.0.2.20:5060;transport=tcp"] {
         let mut config = config();
         config.routes = vec![relay(to)];

@@ -302,7 +302,7 @@ fn of_a_fork_the_flow_that_has_gone_gives_way_to_its_contact() {
 /// and would bring it the request a second time (§5.3). So it is of a fork, and of a call to one
 /// phone.
 #[test]
-fn who_answers_503_by_his_flow_is_not_asked_again() {
+fn a_phone_that_answers_503_by_its_flow_is_not_asked_again() {
     for forks in [true, false] {
         let mut b = Bench::new(&location(StateMode::Transaction));
         let phone = over(Transport::Tcp, BROWSER, 4);
@@ -433,7 +433,7 @@ fn of_two_phones_the_one_that_is_there_rings() {
 
 /// A phone that listens is behind its connection: its own address is tried.
 #[test]
-fn who_listens_is_called_at_his_contact() {
+fn a_phone_that_listens_is_called_at_its_contact() {
     let mut b = Bench::new(&location(StateMode::Transaction));
     let tcp = over(Transport::Tcp, BROWSER, 6);
     register(&mut b, tcp, "<sip:bob@192.0.2.30:5062;transport=tcp>");
@@ -691,7 +691,7 @@ fn a_stun_ping_is_answered_with_its_source() {
 
 /// A connection to the Contact could not verify the user agent, although it is where it came from.
 #[test]
-fn who_came_by_tls_without_a_certificate_is_reached_by_his_flow() {
+fn a_phone_by_tls_without_a_certificate_is_reached_by_its_flow() {
     for (proof, has_token) in [(Proof::None, true), (Proof::Certificate, false)] {
         let mut b = Bench::new(&location(StateMode::Transaction));
         register(&mut b, browser(4), &format!("<{INVALID}>"));

@@ -118,7 +118,7 @@ fn an_answer_that_must_connect_has_the_name_of_sent_by() {
 
 /// RFC 5923 §8.1: only by TLS, and only for a peer that has proved its identity.
 #[test]
-fn a_connection_is_offered_by_who_has_a_certificate() {
+fn a_connection_is_offered_only_with_a_certificate() {
     let options = |alias: &str| {
         request("OPTIONS", "sip:192.0.2.1", "a1", "")
             .replace("UDP 192.0.2.10:5060;", &format!("TLS a.example.org:5071;{alias}"))

@@ -45,7 +45,7 @@ fn from_callee(text: &str) -> String {
 }
 
 #[test]
-fn a_mark_admits_both_sides_of_its_dialog_and_nobody_else() {
+fn a_mark_admits_both_sides_of_its_dialog_and_no_other() {
     let mut b = Bench::new(&closed());
     let [route, of_callee] = routes(&mut b);
     let bye = within(

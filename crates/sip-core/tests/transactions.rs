@@ -131,7 +131,7 @@ fn the_return_of_a_next_hop_is_an_event_once_after_its_failure() {
 }
 
 #[test]
-fn a_non_invite_is_sent_again_up_to_t2_and_then_nobody_is_told() {
+fn an_unanswered_non_invite_is_sent_again_up_to_t2_and_ends_in_silence() {
     let mut b = Bench::new(&config());
     let text = request("MESSAGE", "sip:bob@example.com", "a1", "");
     assert_eq!(b.udp(CALLER, &text).len(), 1);

@@ -89,7 +89,7 @@ fn the_limit_is_the_length_as_it_leaves() {
 }
 
 #[test]
-fn who_names_udp_gets_udp_and_without_a_listener_nothing_changes() {
+fn a_uri_that_names_udp_gets_udp_and_without_a_listener_nothing_changes() {
     for state in [StateMode::Stateless, StateMode::Transaction] {
         let mut named = with(state);
         named.routes = vec![relay("sip:192.0.2.20:5060;transport=udp")];

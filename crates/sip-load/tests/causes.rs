@@ -397,7 +397,7 @@ fn calls_whose_requests_are_answered() {
 
 /// Nothing listens: the kernel says so, and no call waits for its time-out.
 #[test]
-fn a_port_where_nobody_listens() {
+fn a_closed_port_is_a_cause_of_its_own() {
     let place = Place::claim();
     // It holds the port, and hears its peer alone, which is not there.
     let held = UdpSocket::bind(place.any()).expect("a socket");
@@ -411,7 +411,7 @@ fn a_port_where_nobody_listens() {
 
 /// No connection is ever made, and all calls say so, also those between two attempts.
 #[test]
-fn a_port_where_nobody_listens_for_connections() {
+fn a_closed_port_is_a_cause_of_its_own_for_connections() {
     let place = Place::claim();
     // It holds the port, and does not listen.
     let held = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn host_names_are_read_or_refused() {
         for text in [
             "a",
             "example.com",

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn qvalues() {
+    fn qvalues_are_thousandths_or_refused() {
         for (text, value) in [
             ("0", Some(0)),
             ("1", Some(1000)),

@@ -24,7 +24,7 @@ fn defect(bytes: &[u8]) -> Option<Defect> {
 }
 
 #[test]
-fn content_lengths() {
+fn content_lengths_are_read_or_refused() {
     use Defect::{ContentLength, Repeated, Truncated};
     let twice = Some(Repeated(HeaderName::ContentLength));
     for (lines, expected) in [
@@ -88,7 +88,7 @@ fn headers_that_may_stand_once() {
 }
 
 #[test]
-fn lines() {
+fn header_lines_are_read_or_refused() {
     use Defect::{Control, HeadEnd, HeaderLine, LineEnd, Unterminated};
     for (lines, expected) in [
         ("X: y\r\n", None),
@@ -147,7 +147,7 @@ fn a_bare_line_end_in_a_value_hides_no_header() {
 }
 
 #[test]
-fn mandatory_values() {
+fn mandatory_headers_with_bad_values_are_refused() {
     use HeaderError::{Malformed, Missing};
     use HeaderName::{CSeq, CallId, From, To, Via};
     let whole = String::from_utf8(request("", "")).unwrap();

@@ -458,7 +458,7 @@ mod tests {
 
         /// An uninterrupted turn is attributed completely, apart from the cost of changes.
         #[test]
-        fn an_undisturbed_turn_is_all_told(
+        fn all_parts_of_an_undisturbed_turn_are_reported(
             changes in proptest::collection::vec((component(), 100u64..1_000_000), 1..50),
             change_ns in 0u64..100,
         ) {

@@ -20,7 +20,7 @@ use sip_net::tls::Versions;
 
 /// A client that does not read its responses is not read from: it costs neither work nor memory.
 #[test]
-fn who_does_not_read_is_not_heard_until_he_does() {
+fn a_peer_that_does_not_read_is_not_heard_until_it_does() {
     const WHOLE_IN: Duration = Duration::from_secs(2);
     const QUESTIONS: usize = 400;
     let kit = Kit::new();
@@ -216,7 +216,7 @@ fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_is_ended() {
+fn a_silent_connection_is_ended() {
     const PATIENT: Duration = Duration::from_millis(1_500);
     let kit = Kit::new();
     unless_late(PATIENT, |window| {
@@ -536,7 +536,7 @@ fn incomplete(rig: &Rig, bytes: usize) -> TcpStream {
 }
 
 #[test]
-fn who_holds_the_most_is_cut_and_not_who_comes_last() {
+fn the_largest_holder_is_cut_and_not_the_latest() {
     let settings = Settings {
         stream_bytes: 2_000_000,
         ..settings()

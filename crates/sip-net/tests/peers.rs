@@ -146,7 +146,7 @@ fn what_we_are_made_to_open_is_bounded() {
 
 /// The kernel names those that are ready in the same order each time.
 #[test]
-fn who_sends_the_most_is_not_served_alone() {
+fn the_busiest_peer_is_not_served_alone() {
     let settings = Settings {
         stream_messages_per_turn: 16,
         read_bytes: 1024,

@@ -253,7 +253,7 @@ fn one_connection_too_many_is_refused() {
 }
 
 #[test]
-fn connections_that_wait_for_their_end_keep_nobody_out() {
+fn connections_that_wait_for_their_end_take_no_places() {
     let settings = Settings {
         connections: 3,
         close_timeout_ms: 60_000,

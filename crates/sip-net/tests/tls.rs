@@ -175,7 +175,7 @@ fn the_core_closes_after_its_last_message() {
 }
 
 #[test]
-fn what_is_no_tls_is_told_and_ended() {
+fn what_is_no_tls_is_logged_and_ended() {
     let kit = Kit::new();
     let rig = Rig::secure(1, settings(), kit.service());
     for (number, garbage) in [
@@ -399,7 +399,7 @@ fn a_second_connection_to_a_peer_resumes() {
 }
 
 #[test]
-fn a_peer_that_is_not_who_it_should_be_gets_nothing() {
+fn a_peer_with_a_wrong_name_gets_nothing() {
     let kit = Kit::new();
     let rig = Rig::secure(1, settings(), kit.service());
     let elsewhere = kit
@@ -636,7 +636,7 @@ fn what_connections_hold_is_counted_from_their_beginning() {
 }
 
 #[test]
-fn who_has_not_proved_an_address_gets_answers_there_and_no_requests() {
+fn an_unverified_address_gets_responses_and_no_requests() {
     let kit = Kit::new();
     let service = StreamService {
         server: Some(kit.server(ClientAuth::Optional, None)),

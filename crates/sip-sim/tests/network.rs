@@ -284,7 +284,7 @@ fn kept_findings_hold() {
 /// Without state a call goes to one phone. One whose credentials had to be asked for went to all, and
 /// to the one that a copy had reached by another branch.
 #[test]
-fn who_keeps_no_state_calls_one_phone_though_it_waited() {
+fn without_state_one_phone_is_called_though_the_request_waited() {
     [64, 256, 563, 670, 744].into_iter().for_each(|seed| {
         let outcome = play(Scenario::of(seed));
         assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_switched_and_told() {
+    fn it_is_switched_and_reported() {
         let (hub, _mailboxes) = Hub::new(2, &sip_net::settings::Settings::default()).expect("mailboxes");
         let switch = Switch::new(hub);
         assert_eq!(switch.read(Vec::new()), CpuTime::default());

@@ -176,14 +176,14 @@ fn it_delays_obeys_and_counts() {
 }
 
 #[test]
-fn it_ends_quietly_where_nobody_asked_for_counters() {
+fn it_ends_quietly_if_the_counters_are_not_read() {
     let place = Place::claim();
     let mut relay = Running::start(&place, target(&place).1, &[]);
     assert_eq!(relay.end("-INT"), (Some(0), String::new()));
 }
 
 #[test]
-fn what_it_cannot_do_is_told() {
+fn errors_say_what_the_relay_cannot_do() {
     let refused = |arguments: &[&str]| {
         let output: Output = command(arguments).output().expect("it runs");
         let text = String::from_utf8(output.stderr).expect("text");

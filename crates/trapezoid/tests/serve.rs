@@ -218,7 +218,7 @@ fn data_in_use_is_refused() {
 }
 
 #[test]
-fn addresses_that_cannot_be_had_are_told_with_a_remedy() {
+fn the_error_of_an_unavailable_address_has_a_remedy() {
     let dir = tempfile::tempdir().expect("a directory");
     let fails = |text: &str| {
         std::fs::write(dir.path().join("t.toml"), text).expect("writable");

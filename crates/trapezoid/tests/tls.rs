@@ -230,7 +230,7 @@ fn sessions_are_resumed_after_a_restart() {
 }
 
 #[test]
-fn who_must_show_a_certificate_gets_in_with_one_only() {
+fn where_a_certificate_is_required_only_a_good_one_is_let_in() {
     let dir = tempfile::tempdir().expect("a directory");
     let place = Place::claim();
     let (tls, admin) = (place.at(5061), place.at(8080));
@@ -258,7 +258,7 @@ fn who_must_show_a_certificate_gets_in_with_one_only() {
 }
 
 #[test]
-fn a_bad_file_is_told_by_check_and_at_the_start() {
+fn a_bad_file_is_an_error_of_check_and_at_the_start() {
     let dir = tempfile::tempdir().expect("a directory");
     let place = Place::claim();
     let (tls, admin) = (place.at(5061), place.at(8080));

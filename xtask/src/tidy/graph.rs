@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn others_fail() {
+    fn edges_outside_the_graph_fail() {
         let metadata = json!({ "packages": [
             package("sip-message", &[("sip-core", None)]),
             package("sip-core", &[("tokio", None)]),

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_apart() {
+    fn each_kind_of_line_is_recognized() {
         assert_eq!(ready_count("ready 19000\n"), Some(19_000));
         assert_eq!(ready_count("{\"asked\":1}\n"), None);
         assert_eq!(ready_count("ready many\n"), None);

@@ -132,7 +132,7 @@ fn peers_alternates_in_each_scenario() {
 }
 
 #[test]
-fn peers_leaves_out_who_is_not_installed() {
+fn peers_leaves_out_what_is_not_installed() {
     for (missing, checks) in [(Server::Kamailio, 3), (Server::BareRelay, 3)] {
         for scale in [Scale::quick(), Scale::full()] {
             let mut bench = Synthetic {

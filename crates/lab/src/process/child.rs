@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_trampoline_is_told() {
+    fn the_trampoline_gets_its_parents_words() {
         let groups = [PathBuf::from("/sys/fs/cgroup/x/cgroup.procs")];
         let order = Order {
             name: "x",

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_jumps_for_another_parent() {
+    fn the_trampoline_ends_under_another_parent() {
         let trampoline = Trampoline {
             parent: 0,
             words: vec!["true".into()],

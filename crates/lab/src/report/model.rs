@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_from_text() {
+    fn numbers_are_distinguished_from_text() {
         let mut table = Table::new(["1", "2", "3", "4", "5"]);
         table.push(["UDP", "1,234", "≥ 12.5 %", "3 to 4", "–"].map(str::to_owned));
         table.push(["4", "–", "24,675 (not confirmed)", "–", "–"].map(str::to_owned));

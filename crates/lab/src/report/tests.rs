@@ -270,7 +270,7 @@ fn what_makes_a_figure_of_peers_doubtful_is_said() {
 }
 
 #[test]
-fn who_was_full_and_what_is_missing_is_said() {
+fn the_report_names_the_full_process_and_what_is_missing() {
     let mut results = results("transport");
     results.absent.push(crate::results::Absent {
         what: "Kamailio".to_owned(),

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn of_ratios() {
+    fn ratios_have_intervals() {
         // Logarithms ln 2 ± ln 1.1, 0: standard deviation 0.09531, t(2) = 4.303: ln 2 ± 0.2368.
         let found = ratio_interval(&[2.0, 2.2, 2.0 / 1.1]).unwrap();
         assert!(near(found.low, 1.578) && near(found.high, 2.534), "{found:?}");

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn summaries() {
+    fn summaries_have_mean_and_deviation() {
         let of = summary(&[3.0, 1.0, 2.0, 10.0]).unwrap();
         assert_eq!(
             (of.median, of.mean, of.min, of.max, of.count),

@@ -53,7 +53,7 @@ fn abuse_control_is_on_until_it_is_switched_off() {
 }
 
 #[test]
-fn what_is_wrong_with_it_is_told() {
+fn errors_name_what_is_wrong_with_a_limit() {
     for (config, expected) in [
         (
             "[abuse]\nexempt = [\"10.0.0.0/8\", \"office\"]\n",

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_told_apart_by_all_three_names() {
+    fn entries_differ_by_each_of_the_three_names() {
         let cache = CredentialCache::new(1000, LONG, LONG);
         cache.insert(b"ab", b"c", b"d", 0, Some(secrets(1)));
         cache.insert(b"a", b"bc", b"d", 0, Some(secrets(2)));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_without_the_password() {
+    fn errors_show_no_password() {
         for (url, what) in [
             ("mysql:", "names no host"),
             ("mysql://sip:geheim@/db", "host"),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_new_sources_frees_nobody_who_is_refused() {
+    fn a_flood_of_new_sources_frees_no_refused_source() {
         let mut buckets = Buckets::new(10, 20, 1024);
         for _ in 0..20 {
             assert_eq!(take(&mut buckets, 1_000_000, 7), Taken::Passed);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_told_of_once_an_interval() {
+    fn a_source_is_logged_once_an_interval() {
         let mut told = LogThrottle::default();
         let one = Source::of([192, 0, 2, 1].into());
         let other = Source::of([192, 0, 2, 2].into());

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_told_from_another() {
+    fn two_requests_have_two_fingerprints() {
         let a = authenticator();
         let source = |text: &str| -> SocketAddr { text.parse().unwrap() };
         let first = a.request_hash(b"REGISTER", source("192.0.2.1:5060"));

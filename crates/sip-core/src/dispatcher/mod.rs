@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithms() {
+    fn logarithms_are_those_of_std() {
         let unit = 1u64 << 48;
         // Half of a product's bits are lost with each squaring: about 28 of them are right.
         assert!(negative_log2(u64::MAX) < 1 << 20);

@@ -83,7 +83,7 @@ mod tests {
 
     /// RFC 3261 §10.3 step 5.
     #[test]
-    fn canonical_form() {
+    fn the_canonical_form_is_one() {
         for uri in [
             "sip:alice@example.com",
             "SIPS:%61lice@EXAMPLE.com:5061;transport=tcp;user=phone?Subject=x",

@@ -503,7 +503,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(record in record()) {
+        fn bindings_survive_encoding(record in record()) {
             let mut out = vec![];
             encode(&record, &mut out);
             let decoded = decode(&out);
@@ -524,7 +524,7 @@ pub(crate) mod tests {
 
         /// Decoding never panics, and accepted bytes have one spelling.
         #[test]
-        fn any_bytes(mut bytes in prop::collection::vec(any::<u8>(), 0..100), record in record(), at: prop::sample::Index, to: u8) {
+        fn no_bytes_panic_the_decoder(mut bytes in prop::collection::vec(any::<u8>(), 0..100), record in record(), at: prop::sample::Index, to: u8) {
             if let Some(first) = bytes.first_mut() {
                 *first = FORMAT;
             }

@@ -322,7 +322,7 @@ mod tests {
 
     /// RFC 4648 §10.
     #[test]
-    fn base64url() {
+    fn base64url_is_that_of_rfc_4648() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg"),

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
+    fn dates_are_those_of_rfc_3261() {
         for (unix_s, text) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
             (951_782_399, "Mon, 28 Feb 2000 23:59:59 GMT"),

@@ -113,7 +113,7 @@ fn refused(status: u16) -> Did {
 
 /// RFC 3261 §10.2.1.1, §10.3 step 7: the source of the expiration, and its bounds.
 #[test]
-fn expiration() {
+fn expirations_stay_within_their_bounds() {
     for (lines, expected) in [
         ("Contact: <sip:a@h>", Ok(3600)),
         ("Expires: 600|Contact: <sip:a@h>", Ok(600)),
@@ -156,7 +156,7 @@ fn an_hour_is_never_too_brief() {
 
 /// A stored binding, with all its fields.
 #[test]
-fn the_binding_record() {
+fn a_binding_keeps_all_of_its_registration() {
     let mut record = AorRecord::default();
     let lines = "Contact: \"A\" <sip:a@192.0.2.1:5062;ob>;q=0.25;reg-id=2;+sip.instance=\"<urn:uuid:1>\"|\
         Path: <sip:p1.example.com;lr>,|  <sip:p2.example.com;lr>|Path: <sip:p3;lr>";
@@ -263,7 +263,7 @@ fn star_removes_all() {
 
 /// §10.3 step 7: Call-ID and CSeq.
 #[test]
-fn order() {
+fn an_older_cseq_is_refused() {
     let mut record = AorRecord::default();
     register(&mut record, 0, "c", 5, "Contact: <sip:a@h>");
     let a = |s: u64| format!("Contact: <sip:a@h>;expires={s}|");
@@ -357,7 +357,7 @@ fn a_removal_of_what_is_not_there_is_a_removal_too() {
 /// §10.3: "MUST be committed … all or nothing": one contact fails, none changes (`register`
 /// compares the whole record).
 #[test]
-fn all_or_nothing() {
+fn a_bad_contact_leaves_all_as_they_were() {
     let mut record = AorRecord::default();
     register(&mut record, 0, "c", 5, "Contact: <sip:a@h>");
     for (lines, status) in [
@@ -591,7 +591,7 @@ fn outbound_is_the_edge_proxys() {
 
 /// Requests of which no binding can be made.
 #[test]
-fn bad_requests() {
+fn bad_requests_have_their_status() {
     let long = format!("Contact: <sip:{}@h>", "a".repeat(MAX_CONTACT));
     let long_path = format!("Path: <sip:{}@h;lr>|Contact: <sip:a@h>", "a".repeat(MAX_PATH));
     for lines in [
@@ -618,7 +618,7 @@ fn bad_requests() {
 
 /// §10.3 step 2, §8.2.2.3.
 #[test]
-fn required_extensions() {
+fn required_extensions_are_supported_or_420() {
     let lines = "Require: path, gruu|Require: Outbound|Contact: <sip:a@h>";
     assert_eq!(
         register(&mut AorRecord::default(), 0, "c", 1, lines),
@@ -633,7 +633,7 @@ fn required_extensions() {
 
 /// RFC 3327 §5.3.
 #[test]
-fn path_is_returned_to_who_supports_it() {
+fn path_is_returned_only_if_supported() {
     let lines = "Contact: <sip:a@h>|Path: <sip:p;lr>|Path: <sip:q;lr>";
     let mut record = AorRecord::default();
     assert_eq!(
@@ -675,7 +675,7 @@ fn nothing_is_injected() {
 proptest! {
     /// After any requests: within bounds, ordered, no two bindings of one contact.
     #[test]
-    fn any_sequence(steps in prop::collection::vec(
+    fn any_sequence_follows_the_model(steps in prop::collection::vec(
         (0u64..4000, 0u8..3, 0u32..6, prop::collection::vec((0u8..5, 0u16..3, 0u32..3), 0..5)), 0..25)
     ) {
         let mut record = AorRecord::default();

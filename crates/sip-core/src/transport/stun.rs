@@ -248,7 +248,7 @@ mod tests {
 
     /// The check value of this CRC.
     #[test]
-    fn crc() {
+    fn crc_is_that_of_its_check_value() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         assert_eq!(crc32(b""), 0);
     }
@@ -358,7 +358,7 @@ mod tests {
     proptest! {
         /// Any datagram: no panic, no more than three times its length in response, and always STUN.
         #[test]
-        fn any_datagram(
+        fn no_datagram_panics_the_reader(
             mut bytes in prop::collection::vec(any::<u8>(), 20..200),
             attributes in prop::collection::vec((any::<u16>(), prop::collection::vec(any::<u8>(), 0..12)), 0..20),
             fingerprint: bool,

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn control_frames() {
+    fn control_frames_are_written_whole() {
         let mut out = Vec::new();
         write_ping(&mut out);
         write_close(&mut out, CloseCode::GoingAway);

@@ -583,7 +583,7 @@ fn a_request_in_a_dialog_is_answered_once() {
 
 /// The responses to a verified caller, and to one that the configuration exempts: timer G (§17.2.1).
 #[test]
-fn who_has_proved_himself_is_told_until_he_acknowledges() {
+fn a_proved_source_gets_copies_until_it_acknowledges() {
     let mut bench = guarded();
     let nonce = nonce_of(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
     let invite = text_of("INVITE", "b", &credentials(&nonce, "INVITE", 1));

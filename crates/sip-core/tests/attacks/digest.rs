@@ -101,7 +101,7 @@ fn broken(good: &str) -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn broken_digest_headers_let_nobody_in() {
+fn broken_digest_headers_are_refused() {
     let (mut bench, nonce) = challenged();
     let good = login("MESSAGE", URI).line(&nonce);
     let mut otherwise = vec![];

@@ -67,7 +67,7 @@ fn probe(bench: &mut Bench, method: &str, user: &str, found: bool) -> (String, u
 }
 
 #[test]
-fn an_answer_tells_nobody_who_exists() {
+fn responses_do_not_reveal_which_users_exist() {
     for method in ["INVITE", "REGISTER", "MESSAGE"] {
         // Asked for: both cost one query. At hand: neither costs any.
         for (cached, questions) in [(false, 1), (true, 0)] {
@@ -89,7 +89,7 @@ fn an_answer_tells_nobody_who_exists() {
 /// A request without a nonce of ours, or with another's, costs no query. A prober must come back with
 /// a nonce that was sent to its address, and is seen then.
 #[test]
-fn nobody_is_looked_up_before_a_good_nonce() {
+fn no_look_up_happens_before_a_good_nonce() {
     for user in ["alice", "nosuch"] {
         let mut bench = guarded();
         for nonce in ["", "x", &"A".repeat(43), &"A".repeat(60)] {
@@ -135,7 +135,7 @@ fn nor_does_a_store_that_is_away() {
 /// A call without credentials reveals nothing at all about the callee. A caller with an account
 /// learns which users are registered, as it would by calling, and nothing of which users exist.
 #[test]
-fn who_is_not_registered_and_who_is_nobody_are_alike() {
+fn unregistered_and_unknown_users_look_alike() {
     let mut config = config();
     config.routes.clear();
     for method in ["INVITE", "MESSAGE", "OPTIONS", "SUBSCRIBE"] {

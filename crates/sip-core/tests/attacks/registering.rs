@@ -58,7 +58,7 @@ fn register(bench: &mut Bench, to: &str, extra: &str) -> Sent {
 }
 
 #[test]
-fn nobody_registers_anothers_address() {
+fn no_user_registers_anothers_address() {
     let contact = "Contact: <sip:thief@192.0.2.10>\r\n";
     for (to, status) in [
         ("<sip:alice@example.com>", "SIP/2.0 200"),
@@ -182,7 +182,7 @@ fn a_path_leads_back_or_is_refused() {
 
 /// RFC 3325 §9.2: a hint which of its own identities a caller wants shown. Gateways take it for one.
 #[test]
-fn a_preferred_identity_is_his_own() {
+fn a_user_may_prefer_only_an_identity_of_its_own() {
     for (user, preferred, passes) in [
         ("alice", "<sip:alice@example.com>", true),
         ("+12015550123", "<tel:+12015550123>", true),

@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_generator_runs_out_of_is_told_apart() {
+    fn each_resource_that_runs_out_has_its_own_cause() {
         let mut streams = Streams::new(None, 1);
         let cause = |streams: &mut Streams, errno: Errno| streams.note_error(&errno.into());
         assert_eq!(cause(&mut streams, Errno::CONNREFUSED), Cause::ConnectFailed);

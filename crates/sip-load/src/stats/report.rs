@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distribution_is_told_with_few_points() {
+    fn a_distribution_is_written_with_few_points() {
         let mut histogram = super::super::histogram();
         for us in 1..=100_000u64 {
             histogram.saturating_record(us);

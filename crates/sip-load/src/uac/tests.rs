@@ -236,7 +236,7 @@ fn requests_are_sent_again_and_given_up_at_their_times() {
 }
 
 #[test]
-fn who_rings_too_long_is_cancelled() {
+fn a_phone_that_rings_too_long_is_cancelled() {
     let mut b = Bench::new(plan(Kind::Call, Transport::Udp));
     let invite = b.start();
     b.get(&answer(&invite, 180, ""));
@@ -277,7 +277,7 @@ fn who_rings_too_long_is_cancelled() {
 }
 
 #[test]
-fn refusals_are_acknowledged_and_told_by_their_status() {
+fn refusals_are_acknowledged_and_counted_by_their_status() {
     let mut b = Bench::new(plan(Kind::Call, Transport::Udp));
     let invite = b.start();
     for _ in 0..2 {

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digest_credentials() {
+    fn digest_credentials_are_read_by_parameter() {
         let a = AuthValue::parse(
             b"Digest username=\"a,b\", realm=\"x\",qop=auth, nc=00000001 ,response = \"ff\"",
         )

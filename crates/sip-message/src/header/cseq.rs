@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values() {
+    fn cseq_numbers_end_at_2_to_the_31() {
         let ok = |text: &'static [u8]| CSeq::parse(text).ok().map(|c| (c.number, c.method));
         assert_eq!(ok(b"1 INVITE"), Some((1, Method::Invite)));
         assert_eq!(ok(b"0009\r\n  INVITE"), Some((9, Method::Invite)));

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms() {
+    fn forms_of_name_addr_and_addr_spec_are_read() {
         let a = NameAddr::parse(b"\"A <x> \\\" y\" <sip:a@b;lr>;tag=1").unwrap();
         assert_eq!(
             (a.display, a.uri, a.tag()),

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms() {
+    fn forms_of_via_are_read() {
         let v = Via::parse(b"SIP/2.0/UDP 192.0.2.1:5070;branch=z9hG4bKabc;rport;received=10.0.0.1").unwrap();
         assert_eq!(
             (v.transport, v.port, v.branch()),

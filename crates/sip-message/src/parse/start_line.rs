@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn start_lines_are_read_or_refused() {
         let request = |uri| StartLine::Request {
             method: Method::Invite,
             uri,

@@ -144,7 +144,7 @@ mod tests {
     use sip_core::id::WorkerId;
 
     #[test]
-    fn who_has_begun_goes_before_who_has_not() {
+    fn a_begun_handshake_goes_before_a_new_one() {
         let id = |slot| ConnId {
             worker: WorkerId(0),
             slot,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_ends_holds_up_nobody_else() {
+    fn an_endless_handshake_holds_up_no_other() {
         let id = |slot| ConnId {
             worker: WorkerId(0),
             slot,

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_calls_himself() {
+    fn no_phone_calls_itself() {
         for scenario in (0..500).map(Scenario::of) {
             for call in &scenario.calls {
                 assert!(!scenario.callees(call).any(|phone| phone == call.from));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_told_by_line() {
+    fn errors_of_damaged_files_name_the_line() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("bans");
         let good = text(&bans());

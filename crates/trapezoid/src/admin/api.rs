@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_without_the_token() {
+    fn without_the_token_every_request_is_401() {
         let (_runtime, address) = start(&Arc::default(), &[group()]);
         let wrong = [
             String::new(),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_requests_are_told_what_is_wrong() {
+    fn errors_say_what_is_wrong_with_the_request() {
         let (_runtime, address) = start(&Arc::default(), &[group()]);
         let long = format!("{{\"member\": \"{}\"}}", "x".repeat(MAX_BODY));
         let drain = "POST /api/v1/groups/carriers/drain";
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes() {
+    fn escapes_are_undone_or_refused() {
         assert_eq!(
             decoded("sip%3Agw%2B1@a;x=%25+").as_deref(),
             Some("sip:gw+1@a;x=%+")

@@ -179,7 +179,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told() {
+    fn impossible_bans_are_refused() {
         let (_runtime, address) = start(&Arc::default(), &[]);
         let long = format!(
             "{{\"source\": \"192.0.2.1\", \"reason\": \"{}\"}}",

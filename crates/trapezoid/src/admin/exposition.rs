@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_openmetrics_gets_it() {
+    fn openmetrics_is_served_if_asked_for() {
         use Format::{OpenMetrics, Prometheus};
         // Of Prometheus 2.5 and later, 3, curl, a browser.
         for (accept, expected) in [

@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_told_apart() {
+    fn workers_have_labels_of_their_own() {
         let worker = |n| {
             let counters = Counters {
                 requests_invite: n,

@@ -377,7 +377,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_wrong_list_is_told_what_is_wrong() {
+    fn errors_say_what_is_wrong_with_the_list() {
         let (_runtime, address) = start(&Arc::default(), &[]);
         let of_another_run = format!("cursor={:x}.0.0", !0_u32);
         let limits = "limit is from 1 to 1000";
@@ -405,7 +405,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn wrong_requests_are_told_what_is_wrong() {
+    fn errors_say_what_is_wrong_with_the_request() {
         let (_runtime, address) = start(&Arc::default(), &[]);
         for (what, status, text) in [
             (

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn bans_are_told_in_words() {
+    fn bans_are_written_in_words() {
         let ban = json!({ "source": "192.0.2.66", "left_s": 60, "strikes": 1, "by": "failures", "reason": "12 failed" });
         assert_eq!(line(&ban), "192.0.2.66 for 60 s more: 12 failed");
         let ban =

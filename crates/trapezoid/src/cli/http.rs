@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_an_error() {
+    fn a_closed_admin_port_is_an_error() {
         // While the other end of a connection is kept, its port has no listener.
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let kept = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");

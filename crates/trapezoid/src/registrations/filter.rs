@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition() {
+    fn each_condition_of_the_filter_holds() {
         let origin = |text: &str| Filter {
             source: Some(text.parse().expect("an origin")),
             ..Filter::default()

@@ -321,7 +321,7 @@ fn what_was_measured_before_the_end_is_kept() {
 }
 
 #[test]
-fn only_what_is_asked_for_and_who_is_there() {
+fn only_peers_that_are_asked_for_and_installed_run() {
     let scale = Scale {
         only: vec!["storm".to_owned()],
         ..Scale::full()

@@ -69,13 +69,13 @@ fn change(tell: fn(&CredentialCache)) {
 }
 
 #[test]
-fn a_subscriber_who_was_forgotten_is_not_known_by_an_old_password() {
+fn a_forgotten_subscriber_is_not_known_by_an_old_password() {
     change(|cache| {
         cache.forget(b"u", b"d");
     });
 }
 
 #[test]
-fn nobody_is_known_by_an_old_password_after_the_store_changed() {
+fn no_old_password_serves_after_the_store_changed() {
     change(CredentialCache::invalidate);
 }

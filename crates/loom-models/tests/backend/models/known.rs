@@ -43,7 +43,7 @@ fn of_two_that_register_at_once_both_are_known() {
 
 /// The source with the oldest registration registers again, while a newcomer looks for a place.
 #[test]
-fn who_registers_again_does_not_make_room() {
+fn a_new_registration_of_a_known_user_takes_no_room() {
     explore(|| {
         let known = Arc::new(Known::default());
         known.note(MINUTE_MS, source(1));
@@ -65,7 +65,7 @@ fn a_later_registration_is_what_counts() {
 }
 
 #[test]
-fn who_is_known_is_known_while_he_registers_again() {
+fn a_known_user_stays_known_during_a_new_registration() {
     explore(|| {
         let known = Arc::new(Known::default());
         known.note(10 * MINUTE_MS, source(1));

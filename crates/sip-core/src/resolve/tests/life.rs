@@ -91,7 +91,7 @@ fn an_old_answer_is_better_than_a_failure() {
 }
 
 #[test]
-fn that_there_is_nobody_is_asked_anew() {
+fn a_name_without_addresses_is_asked_for_again() {
     let mut cache = Cache::new(10);
     cache.store(at(0), b"h", RecordKind::A, ok(30, vec![]));
     assert_eq!(found(&cache, at(29), &host()), "");
@@ -106,7 +106,7 @@ fn that_there_is_nobody_is_asked_anew() {
 
 /// A domain without NAPTR and SRV records, all of it too old: the call goes on at once.
 #[test]
-fn what_did_not_exist_serves_on_where_somebody_is_found() {
+fn a_known_address_serves_while_missing_services_are_asked_for_again() {
     let mut cache = Cache::new(10);
     let zone = [("h", RecordKind::A, vec![address("192.0.2.1")])];
     let q = question("h");
@@ -207,7 +207,7 @@ fn a_host_that_cannot_be_looked_up_is_passed_over() {
 /// The name was never known, and each query ends without a result after 5 s: the request fails in bounded
 /// time.
 #[test]
-fn a_dead_name_service_is_told_in_time() {
+fn a_dead_name_service_is_reported_in_time() {
     let mut cache = Cache::new(100);
     let q = Question {
         ipv6: true,
@@ -285,7 +285,7 @@ fn names_that_do_not_exist_push_out_none_that_do() {
 }
 
 #[test]
-fn look_ups_that_nobody_waits_for_are_bounded() {
+fn look_ups_without_a_waiting_request_are_bounded() {
     let mut cache = Cache::new(1_000);
     let names: Vec<_> = (0..200).map(|n| alloc::format!("h{n}")).collect();
     for name in &names {

@@ -214,7 +214,7 @@ fn a_transport_in_the_uri_means_its_services_only() {
 }
 
 #[test]
-fn what_cannot_be_sent_or_is_no_name_asks_nobody() {
+fn an_unusable_target_asks_no_question() {
     let mut q = question("example.com");
     let long = "a.".repeat(127);
     let nothing = (Vec::<String>::new(), Vec::<String>::new());

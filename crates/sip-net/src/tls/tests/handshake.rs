@@ -98,7 +98,7 @@ fn a_write_amid_a_record_of_the_peer_harms_neither() {
 }
 
 #[test]
-fn an_orderly_end_is_told_from_a_cut() {
+fn an_orderly_end_differs_from_a_cut() {
     let authority = Authority::new("ca");
     let server = server(&[&authority.for_domain("example.com", Kind::P256)]);
     for (spoken, _) in versions() {

@@ -139,7 +139,7 @@ fn a_chain_with_a_revoked_authority_is_refused() {
 /// An open session continues. A new connection is not resumed, because a resumption would not check the
 /// certificate.
 #[test]
-fn a_new_list_counts_for_those_who_would_resume() {
+fn a_new_revocation_list_counts_for_resumption() {
     let authority = Authority::new("ca");
     let path = authority.write("crl.pem", &authority.revoke(&[OTHER], (2030, 1)));
     let keys = authority.path("tickets.key");
@@ -196,7 +196,7 @@ fn a_list_that_is_out_of_date_counts_and_is_warned_about() {
 
 /// A forger's list in the authority's name has no effect.
 #[test]
-fn a_list_that_its_authority_has_not_signed_lets_nobody_in() {
+fn an_unsigned_revocation_list_refuses_all() {
     let (authority, forger) = (Authority::new("ca"), Authority::new("ca"));
     let crl = authority.write("crl.pem", &forger.revoke(&[OTHER], (2030, 1)));
     let server = listener(&authority, &crl, None);

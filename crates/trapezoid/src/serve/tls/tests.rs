@@ -136,7 +136,7 @@ fn trusting(ca: PathBuf) -> TlsClient {
 }
 
 #[test]
-fn every_bad_file_is_told_with_its_place_and_a_remedy() {
+fn the_error_of_every_bad_file_has_its_place_and_a_remedy() {
     let site = Site::new();
     site.issue("a", "a.example", 100);
     site.issue("b", "b.example", 100);
@@ -438,7 +438,7 @@ fn clients_resume_after_a_restart() {
 }
 
 #[test]
-fn lists_of_what_is_revoked_are_told_by_their_own_key() {
+fn errors_of_revocation_lists_name_their_own_key() {
     let site = Site::new();
     site.issue("a", "a.example", 100);
     site.write("crl.pem", "");

@@ -455,7 +455,7 @@ fn what_the_database_refuses_goes_again_one_by_one() {
 }
 
 #[test]
-fn what_was_sent_before_a_change_is_joined_by_nobody() {
+fn a_question_sent_before_a_change_is_joined_by_no_other() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Adaptive, t, 1);
     let before = batch(batcher.take(t, false));

@@ -110,7 +110,7 @@ fn text(payload: &str) -> Seen {
 
 /// RFC 6455 §5.7, as far as a client may send the examples: the others are of servers, and unmasked.
 #[test]
-fn the_examples() {
+fn examples_of_rfc_6455_are_read() {
     assert_eq!(
         whole(&[0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58]),
         [text("Hello")]
@@ -281,7 +281,7 @@ fn close_is_echoed() {
 
 /// RFC 7118 §6, RFC 5626 §3.5.1.
 #[test]
-fn keep_alives() {
+fn pings_are_answered_with_pongs() {
     let stream = [
         client(0x81, b"\r\n\r\n"),
         client(0x82, b"\r\n"),
