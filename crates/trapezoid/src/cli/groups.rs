@@ -45,10 +45,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn list(args: &List) -> Result<(), Failure> {
     let answer = ask(&args.config, "GET", "/api/v1/groups", "")?;
-    match args.json {
-        true => print(&format!("{}\n", answer["groups"])),
-        false => print(&table(&answer["groups"])),
+    let groups = &answer["groups"];
+    if args.json {
+        return print(&format!("{groups}\n"));
     }
+    if groups.as_array().is_none_or(Vec::is_empty) {
+        say("no groups");
+        return Ok(());
+    }
+    print(&table(groups))
 }
 
 fn change(args: &Change, what: &str) -> Result<(), Failure> {

@@ -147,9 +147,13 @@ fn list(args: &List) -> Result<(), Failure> {
         }
         match page["next"].as_str() {
             Some(next) if left > 0 => cursor = format!("&cursor={}", escaped(next)),
-            _ => return print(printer.end()),
+            _ => break,
         }
     }
+    if !printer.has_row && !args.json {
+        say("no registrations");
+    }
+    print(printer.end())
 }
 
 fn show(args: &Show) -> Result<(), Failure> {
@@ -222,7 +226,6 @@ fn details(row: &Value) -> String {
 struct Printer {
     json: bool,
     is_begun: bool,
-    /// Whether the array has a row yet.
     has_row: bool,
     widths: [usize; COLUMNS],
 }
@@ -238,18 +241,19 @@ impl Printer {
     }
 
     fn page(&mut self, rows: &[Value]) -> String {
-        let first = !std::mem::replace(&mut self.is_begun, true);
+        let had_row = self.has_row;
+        self.has_row |= !rows.is_empty();
         if self.json {
+            let first = !std::mem::replace(&mut self.is_begun, true);
             let mut text = String::from(if first { "[" } else { "" });
-            for row in rows {
-                let comma = if self.has_row { "," } else { "" };
+            for (number, row) in rows.iter().enumerate() {
+                let comma = if had_row || number > 0 { "," } else { "" };
                 text.push_str(&format!("{comma}{row}"));
-                self.has_row = true;
             }
             return text;
         }
         let head = HEAD.map(str::to_owned);
-        let lines: Vec<[String; COLUMNS]> = first
+        let lines: Vec<[String; COLUMNS]> = (self.has_row && !had_row)
             .then_some(head)
             .into_iter()
             .chain(rows.iter().map(cells))
@@ -305,6 +309,7 @@ mod tests {
     #[test]
     fn a_table_has_a_head_once_and_columns_that_grow() {
         let mut printer = Printer::new(false);
+        assert_eq!(printer.page(&[]), "", "a head over nothing says nothing");
         let first = printer.page(&[row("bob", Some("Phone 1\u{1b}[2J"))]);
         let expected = "\
 ADDRESS-OF-RECORD  CONTACT            SOURCE              LEFT  USER-AGENT

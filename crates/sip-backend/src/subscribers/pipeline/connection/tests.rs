@@ -196,35 +196,28 @@ fn batches_behind_a_refusal_have_results_of_their_own() {
 fn a_question_survives_connections_whose_opening_began_before_its_first_was_lost() {
     run(async {
         let inner = store(Mode::Single, 1);
-        let watch = Watch::default();
         let opened = Instant::now();
         for number in 0..5 {
-            let (mut session, mut results) = session();
-            session.begun = opened;
-            let mut connection = Box::pin(serve::<Scripted>(&inner, &session, &watch));
-            go_on(connection.as_mut()).await;
-            results
-                .pop_front()
-                .unwrap()
-                .send(Err(DbError::lost("closed")))
-                .unwrap();
-            assert!(matches!(connection.await, End::Failed));
+            lose_one(&inner, Some(opened)).await;
             assert_eq!(inner.batcher.lock().queued(), 1, "after {number}");
         }
         // Those that were opened since are ended by the question itself.
         for (left, number) in [(1, 1), (0, 2)] {
-            let (session, mut results) = session();
-            let mut connection = Box::pin(serve::<Scripted>(&inner, &session, &watch));
-            go_on(connection.as_mut()).await;
-            results
-                .pop_front()
-                .unwrap()
-                .send(Err(DbError::lost("closed")))
-                .unwrap();
-            assert!(matches!(connection.await, End::Failed));
+            lose_one(&inner, None).await;
             assert_eq!(inner.batcher.lock().queued(), left, "after {number} more");
         }
     });
+}
+
+/// A connection that takes what waits and is lost with it. `begun`: when its opening began, otherwise now.
+async fn lose_one(inner: &Inner, begun: Option<Instant>) {
+    let (watch, (mut open, mut results)) = (Watch::default(), session());
+    open.begun = begun.unwrap_or(open.begun);
+    let mut connection = Box::pin(serve::<Scripted>(inner, &open, &watch));
+    go_on(connection.as_mut()).await;
+    let result = results.pop_front().unwrap();
+    result.send(Err(DbError::lost("closed"))).unwrap();
+    assert!(matches!(connection.await, End::Failed));
 }
 
 /// A connection that carries six batches, of which the first `ended` end with `error`.
