@@ -23,7 +23,7 @@ const NEW: usize = 3000;
 /// A look-up that takes this long has waited for the database.
 const WAITED: Duration = Duration::from_millis(500);
 /// Connections to the database, where the configuration says nothing else.
-const CONNECTIONS: f64 = 8.0;
+pub(crate) const CONNECTIONS: f64 = 8.0;
 /// How many requests of a class say enough of a time.
 const SOME: usize = 30;
 /// How many of new users a fault lasts for, where nothing else is said. Where each is refused at its deadline, and no

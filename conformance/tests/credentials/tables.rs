@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use conformance::digest::{self, md5};
-use conformance::{Client, DOMAIN, Message, Scene, Server, Transport, in_time};
+use conformance::{Client, Config, DOMAIN, Message, Scene, Server, Transport, in_time};
 use test_databases::{Database, MariaDb, PostgreSql};
 
-use crate::credentials::stage::{config, no_secrets, password};
+use crate::credentials::stage::{CONNECTIONS, config, no_secrets, password};
 
 /// Where the package `kamailio-mysql-modules` has them.
 const SCRIPTS: [&str; 2] = [
@@ -65,11 +65,20 @@ fn registered(scene: &Scene, user: &str, username: &str, password: &str) -> Mess
     client.final_response()
 }
 
-fn start(scene: &Scene, database: &Database, more: &str) -> Server {
+/// Starts a server, and waits for its connections to the database: opening them may take longer than the
+/// deadline of a look-up where that database serves many tests at once.
+fn start(scene: &Scene, config: &Config, connections: f64) -> Server {
+    let server = Server::start(scene, config);
+    server.wait_for_metric("trapezoid_credential_connections", "", |n| n >= connections);
+    server
+}
+
+fn start_with(scene: &Scene, database: &Database, more: &str) -> Server {
     let subscribers = format!("url = \"{}\"\n{more}", database.url());
-    Server::start(
+    start(
         scene,
         &config(scene, &database.url(), "").subscribers(&subscribers),
+        CONNECTIONS,
     )
 }
 
@@ -84,7 +93,7 @@ fn kamailios_table_with_hashes() {
         "INSERT INTO subscriber (username, domain, ha1, ha1b) VALUES ('alice', '{DOMAIN}', '{ha1}', '{ha1b}')"
     ));
     let scene = Scene::new();
-    let server = start(&scene, &database, "");
+    let server = start_with(&scene, &database, "");
     assert_eq!(registered(&scene, "alice", "alice", &word).status(), 200);
     let full = format!("alice@{DOMAIN}");
     assert_eq!(registered(&scene, "alice", &full, &word).status(), 200);
@@ -114,7 +123,7 @@ fn kamailios_table_with_plain_passwords() {
         password("alice")
     ));
     let scene = Scene::new();
-    let server = start(&scene, &database, "calculate_ha1 = true");
+    let server = start_with(&scene, &database, "calculate_ha1 = true");
     let full = format!("alice@{DOMAIN}");
     for name in ["alice", &full] {
         assert_eq!(
@@ -135,7 +144,7 @@ fn sha_256_is_looked_up(database: &Database) {
     let scene = Scene::new();
     let mut config = config(&scene, &database.url(), "").user("alice", &password("alice"));
     config = config.auth_keys("algorithms = [\"SHA-256\"]");
-    let server = Server::start(&scene, &config);
+    let server = start(&scene, &config, CONNECTIONS);
     let mut client = client(&scene);
     register(&mut client, "alice", 1, "");
     let challenge = client.final_response();
@@ -217,7 +226,7 @@ fn one_batch(database: Database, users: &[String]) -> Option<(Scene, Server, Dat
     for user in users.iter().map(String::as_str).chain(["broken"]) {
         config = config.user(user, &password(user));
     }
-    let server = Server::start(&scene, &config);
+    let server = start(&scene, &config, 1.0);
     database.sql("UPDATE subscriber SET ha1 = concat('not a hash', ha1) WHERE username = 'broken'");
     let mut clients: Vec<(String, (Client, String))> = users
         .iter()

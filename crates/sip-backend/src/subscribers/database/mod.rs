@@ -129,13 +129,24 @@ pub(super) fn client(options: &TableOptions) -> Result<Box<dyn Client>, Subscrib
 
 /// Longest wait for each response that opening a connection needs. A distant database takes many round trips.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait of a command for the same. A command has no other connection to try, so it has more patience
+/// with a database that has too much to do.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs one step of opening a connection, with its time-out.
 pub(super) async fn step<T, E>(step: impl Future<Output = Result<T, E>>) -> Result<T, DbError>
 where
     DbError: From<E>,
 {
-    match tokio::time::timeout(ANSWER_TIMEOUT, step).await {
+    within(ANSWER_TIMEOUT, step).await
+}
+
+/// Runs one step of opening a connection, for at most `limit`.
+async fn within<T, E>(limit: Duration, step: impl Future<Output = Result<T, E>>) -> Result<T, DbError>
+where
+    DbError: From<E>,
+{
+    match tokio::time::timeout(limit, step).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(DbError::lost("no answer in time")),
     }

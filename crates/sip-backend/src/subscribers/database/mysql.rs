@@ -7,7 +7,10 @@ use mysql_async::{Conn, Error, Opts, OptsBuilder, Params, SslOpts, Statement, Va
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
-use super::{Client, Database, DbError, Kept, RowKey, Session, authorities, small_runtime, step};
+use super::{
+    COMMAND_TIMEOUT, Client, Database, DbError, Kept, RowKey, Session, authorities, small_runtime, step,
+    within,
+};
 use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Collation, Dialect, Shape};
@@ -241,7 +244,7 @@ pub(in crate::subscribers) struct MySqlClient {
 impl MySqlClient {
     pub(in crate::subscribers) fn open(server: &Server) -> Result<Self, DbError> {
         let runtime = small_runtime().map_err(DbError::lost)?;
-        let conn = runtime.block_on(async { step(Conn::new(opts(server)?)).await })?;
+        let conn = runtime.block_on(async { within(COMMAND_TIMEOUT, Conn::new(opts(server)?)).await })?;
         Ok(Self { conn, runtime })
     }
 }

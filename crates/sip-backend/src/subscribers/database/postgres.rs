@@ -15,7 +15,10 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Config, Error, NoTls, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{Client, Database, DbError, Kept, RowKey, Session, authorities, small_runtime, step};
+use super::{
+    ANSWER_TIMEOUT, COMMAND_TIMEOUT, Client, Database, DbError, Kept, RowKey, Session, authorities,
+    small_runtime, step, within,
+};
 use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Dialect, Shape};
@@ -103,10 +106,11 @@ fn tls(server: &Server) -> Result<Option<MakeRustlsConnect>, DbError> {
     Ok(Some(MakeRustlsConnect::new(config)))
 }
 
-/// Opens a connection, with the task that moves its bytes.
+/// Opens a connection within `limit`, with the task that moves its bytes.
 async fn connect(
     server: &Server,
     tls: Option<MakeRustlsConnect>,
+    limit: Duration,
 ) -> Result<(tokio_postgres::Client, JoinHandle<()>), DbError> {
     let mut config = Config::new();
     match &server.socket {
@@ -127,11 +131,11 @@ async fn connect(
         });
     Ok(match tls {
         None => {
-            let (client, connection) = step(config.connect(NoTls)).await?;
+            let (client, connection) = within(limit, config.connect(NoTls)).await?;
             (client, tokio::spawn(async move { drop(connection.await) }))
         }
         Some(tls) => {
-            let (client, connection) = step(config.connect(tls)).await?;
+            let (client, connection) = within(limit, config.connect(tls)).await?;
             (client, tokio::spawn(async move { drop(connection.await) }))
         }
     })
@@ -182,7 +186,7 @@ impl Database for Postgres {
 
     async fn connect(&self, _max_batch: usize) -> Result<PostgresSession, DbError> {
         let tls = self.tls.get(|| tls(&self.server))?;
-        let (client, io) = connect(&self.server, tls).await?;
+        let (client, io) = connect(&self.server, tls, ANSWER_TIMEOUT).await?;
         let session = Ending { client, io };
         // Every batch reads a few rows by the index, whatever the statistics say.
         step(session.client.batch_execute(
@@ -293,7 +297,7 @@ pub(in crate::subscribers) struct PostgresClient {
 impl PostgresClient {
     pub(in crate::subscribers) fn open(server: &Server) -> Result<Self, DbError> {
         let runtime = small_runtime().map_err(DbError::lost)?;
-        let (client, io) = runtime.block_on(connect(server, tls(server)?))?;
+        let (client, io) = runtime.block_on(connect(server, tls(server)?, COMMAND_TIMEOUT))?;
         Ok(Self {
             session: Ending { client, io },
             runtime,
