@@ -9,6 +9,7 @@ mod graph;
 mod imports;
 mod length;
 mod policy;
+mod proof;
 mod purity;
 mod source;
 mod upward;
@@ -64,6 +65,7 @@ pub(crate) fn run(root: &Path) -> Outcome {
     found.extend(imports::check(&files));
     found.extend(upward::check(&files));
     found.extend(length::check(&files));
+    found.extend(proof::check(&files));
     found.extend(purity::check(&files));
     found.extend(attacks::check(&files));
     found.extend(documents::check(&paths, &files));

@@ -9,6 +9,7 @@ use crate::limits::Limits;
 use crate::transport::{Flow, via};
 
 /// The reason why a request may be relayed. Forwarding demands this value, so that no path skips the check.
+/// Only the phase authorize makes one: `cargo xtask tidy` sees to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authorized {
     /// The credentials are those of an account, for a nonce that was sent to the source.
