@@ -248,7 +248,7 @@ mod tests {
             &mut backlog,
             3,
             |index| (address, messages[index]),
-            |_| unreachable!(),
+            |_| unreachable!("no message is refused"),
         );
         assert_eq!(
             report,
@@ -258,7 +258,7 @@ mod tests {
                 ..SendReport::default()
             }
         );
-        let report = batch.flush(&from, &mut backlog, |_, _| unreachable!());
+        let report = batch.flush(&from, &mut backlog, |_, _| unreachable!("no message is refused"));
         assert_eq!(
             report,
             SendReport {
@@ -309,7 +309,9 @@ mod tests {
         let to = |index: usize| sockets[if turns { index % 2 } else { 0 }].local_address();
         let mut backlog = Backlog::new(1 << 20);
         let message = |index: usize| (to(index), &*messages[index]);
-        let report = batch.send(from, &mut backlog, lengths.len(), message, |_| unreachable!());
+        let report = batch.send(from, &mut backlog, lengths.len(), message, |_| {
+            unreachable!("no message is refused")
+        });
         assert_eq!(report.sent, lengths.len() as u64);
         assert_eq!(report.bytes, lengths.iter().sum::<usize>() as u64);
         wait_for_delivery();
