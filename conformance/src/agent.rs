@@ -81,6 +81,7 @@ impl Agent {
     ///
     /// # Panics
     /// When the answers are others.
+    #[track_caller]
     pub fn register(&mut self, seconds: u32) -> Message {
         let outbound = if self.outbound {
             format!(
@@ -118,6 +119,7 @@ impl Agent {
     ///
     /// # Panics
     /// When it is not challenged.
+    #[track_caller]
     pub fn invite(&mut self, user: &str, call: &str, body: &str) {
         let uri = format!("sip:{user}@{DOMAIN}");
         let text = format!(
@@ -168,6 +170,7 @@ impl Agent {
     ///
     /// # Panics
     /// When it is something else.
+    #[track_caller]
     pub fn expect_request(&mut self, method: &str) -> Message {
         let message = self.receive();
         let is = message.first_line.split(' ').next();
@@ -179,6 +182,7 @@ impl Agent {
     ///
     /// # Panics
     /// When it is something else.
+    #[track_caller]
     pub fn expect_status(&mut self, status: u16) -> Message {
         let message = self.receive();
         assert_eq!(message.status(), status, "{message:?}");

@@ -67,6 +67,7 @@ impl Browser {
     ///
     /// # Panics
     /// When it does not start.
+    #[track_caller]
     pub fn start(scene: &Scene, trusted: Option<&Identity>) -> Option<Self> {
         let (chromium, chromedriver) = (tool("chromium")?, tool("chromedriver")?);
         let server = PageServer::start(scene.at(PAGE));
@@ -110,6 +111,7 @@ impl Browser {
     ///
     /// # Panics
     /// When it does not.
+    #[track_caller]
     pub fn phone(&self, url: &str, user: &str, password: &str) -> Tab<'_> {
         let tab = self.command("POST", "/window/new", &json!({ "type": "tab" }));
         let tab = Tab {
@@ -189,6 +191,7 @@ impl Tab<'_> {
     ///
     /// # Panics
     /// When it does not become so.
+    #[track_caller]
     pub fn expect_that(&self, name: &str, wished: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + STARTING;
         loop {
@@ -224,6 +227,7 @@ struct Driver {
 }
 
 impl Driver {
+    #[track_caller]
     fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
         let answer = self.try_ask(method, path, body);
         let (status, value) = answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
@@ -274,6 +278,7 @@ struct PageServer {
 }
 
 impl PageServer {
+    #[track_caller]
     fn start(at: SocketAddr) -> Self {
         let listener = TcpListener::bind(at).expect("the page's port");
         listener.set_nonblocking(true).expect("not to block");

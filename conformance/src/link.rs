@@ -76,6 +76,7 @@ impl TlsPeer {
     }
 }
 
+#[track_caller]
 fn certificates(file: &Path) -> Vec<CertificateDer<'static>> {
     let found = CertificateDer::pem_file_iter(file).expect("a file of certificates");
     found.map(|one| one.expect("a certificate")).collect()
@@ -122,6 +123,7 @@ impl Link {
     ///
     /// # Errors
     /// The server refuses the connection, or one of the handshakes fails.
+    #[track_caller]
     pub fn open(
         transport: Transport,
         from: SocketAddr,
@@ -157,6 +159,7 @@ impl Link {
     ///
     /// # Panics
     /// When it has no address.
+    #[track_caller]
     pub fn accepted(socket: TcpStream) -> Self {
         Self {
             transport: Transport::Tcp,
@@ -179,6 +182,7 @@ impl Link {
     ///
     /// # Panics
     /// When the system refuses.
+    #[track_caller]
     pub fn set_nonblocking(&self) {
         let set = match self.way.stream() {
             Ok(stream) => stream.set_nonblocking(true),
@@ -219,6 +223,7 @@ impl Link {
     ///
     /// # Panics
     /// When the system refuses.
+    #[track_caller]
     pub fn read_until(&mut self, until: Instant) -> Reading {
         let left = Some(until.saturating_duration_since(Instant::now()).max(LEAST));
         let set = match self.way.stream() {

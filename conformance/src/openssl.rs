@@ -54,6 +54,7 @@ impl<'a> SClient<'a> {
     ///
     /// # Panics
     /// When there is no 200.
+    #[track_caller]
     pub fn run(&self) -> String {
         let (said, success) = self.run_until(|said| said.contains("SIP/2.0 200 "));
         assert!(success, "{:?}\n{said}", self.arguments);
@@ -64,6 +65,7 @@ impl<'a> SClient<'a> {
     ///
     /// # Panics
     /// When it got an answer.
+    #[track_caller]
     pub fn run_refused(&self) -> String {
         let (said, success) = self.run_until(|said| said.contains("SIP/2.0 200 "));
         assert!(!success, "{:?}\n{said}", self.arguments);
@@ -72,6 +74,7 @@ impl<'a> SClient<'a> {
     }
 
     /// Its words, and whether `done` came before its end.
+    #[track_caller]
     fn run_until(&self, done: impl Fn(&str) -> bool) -> (String, bool) {
         let log = self.scene.path("s_client.log");
         let out = File::create(&log).expect("a log file");
@@ -123,6 +126,7 @@ fn read(log: &Path) -> String {
 ///
 /// # Panics
 /// When it cannot be written.
+#[track_caller]
 pub fn make_ticket_keys(path: &Path) -> Option<()> {
     use std::os::unix::fs::PermissionsExt;
     let openssl = tool("openssl")?;

@@ -113,6 +113,7 @@ impl Config {
     }
 
     /// Any other table.
+    #[track_caller]
     pub fn table(mut self, header: &str, keys: &str) -> Self {
         let written = writeln!(self.rest, "\n{header}\n{keys}");
         assert!(written.is_ok(), "writing to a string");
@@ -127,6 +128,7 @@ impl Config {
     }
 
     /// The keys of such a table.
+    #[track_caller]
     pub fn listen_keys(scene: &Scene, transport: Transport, identity: &Identity, tls: &str) -> String {
         let (name, secured) = match transport {
             Transport::Udp => ("udp", false),
@@ -200,6 +202,7 @@ impl Server {
         Self::launch(scene, launcher)
     }
 
+    #[track_caller]
     fn prepare(scene: &Scene, config: &Config) {
         std::fs::write(scene.path(CONFIGURATION), config.render(scene)).expect("writing the configuration");
         run_to_end(scene, &["check"], None);
@@ -225,6 +228,7 @@ impl Server {
         Self::launch(scene, Command::new(binary()))
     }
 
+    #[track_caller]
     fn launch(scene: &Scene, mut command: Command) -> Self {
         let log = scene.path("server.log");
         command
@@ -252,11 +256,13 @@ impl Server {
     ///
     /// # Panics
     /// When it does not answer.
+    #[track_caller]
     pub fn ready(&self) -> (u16, String) {
         get(self.admin, "/health/ready").expect("/health/ready answers")
     }
 
     /// A file as the server sees it, where that has file systems of its own.
+    #[track_caller]
     pub fn sees(&self, path: &Path) -> PathBuf {
         let inner = path.strip_prefix("/").expect("an absolute path");
         PathBuf::from(format!("/proc/{}/root", self.child.id())).join(inner)
@@ -266,6 +272,7 @@ impl Server {
     ///
     /// # Panics
     /// When `/metrics` does not answer.
+    #[track_caller]
     pub fn metric(&self, name: &str, label: &str) -> f64 {
         let (status, body) = get(self.admin, "/metrics?by=worker").expect("/metrics answers");
         assert_eq!(status, 200, "/metrics");
@@ -318,6 +325,7 @@ impl Server {
         serde_json::from_str(&answer.1).expect("JSON")
     }
 
+    #[track_caller]
     fn ask(&self, what: &str, body: &str) -> (u16, String) {
         let token = std::fs::read_to_string(&self.token).expect("a token file");
         let headers = format!("Authorization: Bearer {}\r\n", token.trim());
@@ -328,6 +336,7 @@ impl Server {
     ///
     /// # Panics
     /// When there is no such member.
+    #[track_caller]
     pub fn member_state(&self, group: &str, uri: &str) -> String {
         let all = self.api("GET /api/v1/groups", "");
         let of = |list: &serde_json::Value, key: &str, value: &str| {
@@ -349,6 +358,7 @@ impl Server {
     ///
     /// # Panics
     /// When there is no answer.
+    #[track_caller]
     pub fn reload(&self) -> (u16, serde_json::Value) {
         let (status, answer) = self.ask("POST /api/v1/reload", "");
         let answer = serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{e}: {answer}"));
@@ -381,6 +391,7 @@ impl Server {
         self.child.wait(STARTING);
     }
 
+    #[track_caller]
     fn finish(&mut self) {
         if let Some(status) = self.child.ended() {
             use std::os::unix::process::ExitStatusExt;
@@ -403,6 +414,7 @@ impl Drop for Server {
 }
 
 /// Runs one of the server's other commands; it must succeed.
+#[track_caller]
 fn run_to_end(scene: &Scene, arguments: &[&str], input: Option<&str>) {
     let out = output(scene, arguments, input);
     let (stdout, stderr) = (
@@ -427,6 +439,7 @@ pub fn command(scene: &Scene, arguments: &[&str]) -> (Option<i32>, String) {
     (out.status.code(), String::from_utf8_lossy(&all).into_owned())
 }
 
+#[track_caller]
 fn output(scene: &Scene, arguments: &[&str], input: Option<&str>) -> Output {
     let mut child = Command::new(binary())
         .args(arguments)
@@ -453,6 +466,7 @@ pub fn binary() -> &'static Path {
     })
 }
 
+#[track_caller]
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let out = Command::new(cargo)

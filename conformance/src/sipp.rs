@@ -145,6 +145,7 @@ impl<'a> Sipp<'a> {
     }
 
     /// Starts it; `None` where SIPp is missing and may be. A callee listens when this returns.
+    #[track_caller]
     pub fn start(self) -> Option<Running> {
         static CONTROL: AtomicU16 = AtomicU16::new(20_000);
         let sipp = tool("sipp")?;
@@ -215,6 +216,7 @@ impl<'a> Sipp<'a> {
     }
 
     /// SIPp's word for its transport and its sockets.
+    #[track_caller]
     fn sockets(&self) -> &'static str {
         match (self.transport, self.connection_per_call) {
             (Transport::Udp, false) => "u1",
@@ -227,6 +229,7 @@ impl<'a> Sipp<'a> {
         }
     }
 
+    #[track_caller]
     fn render(&self) -> String {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("sipp")
@@ -249,6 +252,7 @@ impl<'a> Sipp<'a> {
 
 /// Whether a socket is bound to this address, and for connections listens there, as the kernel has it: to
 /// bind one by way of trial would keep SIPp from it.
+#[track_caller]
 fn is_bound(address: SocketAddr, transport: Transport) -> bool {
     let std::net::IpAddr::V4(ip) = address.ip() else {
         panic!("a scene is at 127/8");
@@ -278,6 +282,7 @@ pub struct Running {
 
 impl Running {
     /// Waits for its end: exit code 0, no failed call, no message that the scenario does not know.
+    #[track_caller]
     pub fn finish(self) -> Stats {
         let name = self.name.clone();
         let (code, stats) = self.end();
@@ -287,6 +292,7 @@ impl Running {
     }
 
     /// The same, and so many calls went through the whole scenario.
+    #[track_caller]
     pub fn succeed(self, calls: u32) -> Stats {
         let name = self.name.clone();
         let stats = self.finish();
@@ -295,6 +301,7 @@ impl Running {
     }
 
     /// The same, and no INVITE came as new twice: each call had one, and copies of it the same branch.
+    #[track_caller]
     pub fn succeed_with_one_invite_each(self, calls: u32) -> Stats {
         let (name, messages) = (self.name.clone(), self.messages.clone());
         let stats = self.succeed(calls);
@@ -315,6 +322,7 @@ impl Running {
     }
 
     /// Ends it once it has counted so many calls that came in, whatever calls are open: none has failed so far.
+    #[track_caller]
     pub fn stop(self, calls: u32) -> Stats {
         let mut stats = Stats::default();
         // Statistics are written once a second.
@@ -384,6 +392,7 @@ impl Stats {
         )
     }
 
+    #[track_caller]
     fn total(&self, name: &str) -> u64 {
         *self
             .0

@@ -24,6 +24,7 @@ pub(crate) fn register(user: &str, call: &str, cseq: u32, more: &str) -> String 
 }
 
 /// Registers with a password, as far as sending it.
+#[track_caller]
 fn guess(client: &mut Client, user: &str, password: &str, call: &str) {
     client.send(&register(user, call, 1, ""), &format!("{call}a"));
     let challenge = client.final_response();
@@ -55,6 +56,7 @@ pub(crate) fn client(scene: &Scene, transport: Transport, port: u16) -> Client {
 }
 
 /// The banned sources, as the server lists them.
+#[track_caller]
 fn banned(server: &Server) -> Vec<String> {
     let answer = server.api("GET /api/v1/bans", "");
     let bans = answer["bans"].as_array().expect("a list").iter();
@@ -72,6 +74,7 @@ struct Stranger {
 }
 
 impl Stranger {
+    #[track_caller]
     fn at(ip: IpAddr, server: SocketAddr) -> Self {
         let bind = |_| {
             let socket = UdpSocket::bind((ip, 0)).expect("a socket");
@@ -90,6 +93,7 @@ impl Stranger {
     }
 
     /// Sends the request of this number.
+    #[track_caller]
     fn send(&self, number: u32) {
         let socket = &self.sockets[number as usize % self.sockets.len()];
         let (at, to) = (socket.local_addr().expect("an address"), self.server);
@@ -345,6 +349,7 @@ fn limited(abuse: &str) -> Config {
 
 /// All phones of an office register at once. A datagram is sent again after five seconds only, so that a slow machine
 /// makes no more of them.
+#[track_caller]
 fn office(scene: &Scene, server: &Server) {
     let lines: Vec<String> = (0..OFFICE / 2)
         .map(|line| format!("phone{} secret\n", line % 10))

@@ -23,6 +23,7 @@ fn request(method: &str, uri: &str, number: usize, via: &str, lines: &str) -> St
 
 /// Asks the server itself over UDP, as a client that has nothing to do with it all: again every 500 ms
 /// (RFC 3261 §17.1.2.2), for after a flood a datagram may have found no room.
+#[track_caller]
 fn assert_answers(scene: &Scene) {
     /// Beyond the requests of any flood.
     static NUMBER: AtomicUsize = AtomicUsize::new(10_000_000);
@@ -56,11 +57,13 @@ fn assert_answers(scene: &Scene) {
 }
 
 /// A callee that takes whatever comes and says nothing, so that each call is held.
+#[track_caller]
 fn silent_callee(scene: &Scene) -> UdpSocket {
     UdpSocket::bind(scene.at(port::CALLEE)).expect("the callee's port")
 }
 
 /// Where the burst says to come from: connections to it are counted, and closed.
+#[track_caller]
 fn sent_by(scene: &Scene) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((scene.ip(), 0)).expect("a listener");
     listener.set_nonblocking(true).expect("not blocking");
@@ -69,6 +72,7 @@ fn sent_by(scene: &Scene) -> (TcpListener, SocketAddr) {
 }
 
 /// Whether the kernel has this connection as open at both ends, by its local address.
+#[track_caller]
 fn is_established(local: SocketAddr) -> bool {
     let SocketAddr::V4(local) = local else {
         panic!("a scene is at 127/8");
@@ -158,6 +162,7 @@ const HANDSHAKE: &str = "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websock
      Sec-WebSocket-Version: 13\r\n\r\n";
 
 /// A connection for a WebSocket.
+#[track_caller]
 fn connected(scene: &Scene) -> TcpStream {
     let stream = TcpStream::connect(scene.at(Transport::Ws.port())).expect("connecting");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
@@ -165,6 +170,7 @@ fn connected(scene: &Scene) -> TcpStream {
 }
 
 /// With the handshake done.
+#[track_caller]
 fn upgraded(scene: &Scene) -> TcpStream {
     let mut stream = connected(scene);
     stream.write_all(HANDSHAKE.as_bytes()).expect("sending");
@@ -236,6 +242,7 @@ fn malformed_frames() -> [(&'static str, Vec<u8>, u16); 13] {
 }
 
 /// What the server says until it ends the connection, which it does without being asked to, within [`PATIENCE`].
+#[track_caller]
 fn until_its_end(stream: &mut TcpStream, what: &str) -> Vec<u8> {
     let mut said = Vec::new();
     stream
@@ -325,6 +332,7 @@ struct Flooder {
 }
 
 impl Flooder {
+    #[track_caller]
     fn new(scene: &Scene) -> Self {
         let socket = UdpSocket::bind((scene.ip(), 0)).expect("a socket");
         socket.set_nonblocking(true).expect("not blocking");
@@ -369,6 +377,7 @@ impl Flooder {
 
     /// One request of the flood: calls with large headers and without; registrations and messages, in turn of
     /// unknown users, each another, and of users with an account.
+    #[track_caller]
     fn send(&mut self, number: usize) {
         let here = self.here;
         let via = format!("UDP {here};rport");

@@ -20,6 +20,7 @@ fn open(scene: &Scene, transport: Transport, tls: &TlsPeer) -> std::io::Result<C
 }
 
 /// OPTIONS is answered 200.
+#[track_caller]
 fn expect_answer(client: &mut Client, scene: &Scene) {
     let name = client.transport().via();
     let at = scene.at(client.transport().port());

@@ -17,6 +17,7 @@ fn vias<'a>(message: &Message<'a>) -> Vec<&'a [u8]> {
 }
 
 /// A Via as it leaves where the request came from `source` (RFC 3261 §18.2.1, RFC 3581 §4).
+#[track_caller]
 fn assert_received(sent: &[u8], left: &[u8], source: SocketAddr) {
     let (Some(sent), Some(left)) = (Via::parse(sent), Via::parse(left)) else {
         // One that cannot be read stays as it is.
@@ -48,6 +49,7 @@ fn assert_received(sent: &[u8], left: &[u8], source: SocketAddr) {
 ///
 /// # Panics
 /// When it is not as RFC 3261 §8.2.6 has it.
+#[track_caller]
 pub fn assert_answer(sent: &[u8], answer: &[u8], source: SocketAddr) {
     with_message(sent, |sent| {
         with_message(answer, |answer| {
@@ -70,6 +72,7 @@ pub fn assert_answer(sent: &[u8], answer: &[u8], source: SocketAddr) {
 }
 
 /// To of an answer: a tag is added where there is a To that has none (§8.2.6.2).
+#[track_caller]
 fn assert_to(sent: Option<&[u8]>, answered: Option<&[u8]>) {
     let (sent, answered) = (sent.unwrap_or_default(), answered.unwrap_or_default());
     let tag = answered.strip_prefix(sent).expect("To begins as it was sent");
@@ -88,6 +91,7 @@ fn assert_to(sent: Option<&[u8]>, answered: Option<&[u8]>) {
 }
 
 /// Status line and header lines of an answer.
+#[track_caller]
 fn assert_says(answer: &[u8], status: u16, reason: &str, lines: &[&str]) {
     let text = String::from_utf8_lossy(answer);
     assert_eq!(
@@ -111,6 +115,7 @@ fn assert_says(answer: &[u8], status: u16, reason: &str, lines: &[&str]) {
 ///
 /// # Panics
 /// When it says something else, or `expected` is no answer.
+#[track_caller]
 pub fn assert_own(expected: Outcome, answer: &[u8]) {
     match expected {
         Outcome::Answered(status, reason, lines) => assert_says(answer, status, reason, lines),
@@ -125,6 +130,7 @@ pub fn assert_own(expected: Outcome, answer: &[u8]) {
 }
 
 /// Contact URIs of a 200 to a REGISTER, in alphabetical order.
+#[track_caller]
 fn contacts(answer: &[u8]) -> Vec<String> {
     with_message(answer, |answer| {
         let values = answer.values(HeaderName::Contact).map(|v| v.text);
@@ -150,6 +156,7 @@ pub fn assert_forwarded(sent: &[u8], arrived: &[u8], source: SocketAddr, values:
 ///
 /// # Panics
 /// When it is not so.
+#[track_caller]
 pub fn assert_forwarded_by(
     sent: &[u8],
     arrived: &[u8],
@@ -198,6 +205,7 @@ fn begins_dialog(sent: &Message<'_>) -> bool {
 }
 
 /// All lines but those that forwarding changes.
+#[track_caller]
 fn assert_other_lines(sent: &Message<'_>, arrived: &Message<'_>, record_routes: usize) {
     let rest = |message: &Message<'_>, ours: &[HeaderName]| -> Vec<String> {
         let mut ours = ours.to_vec();
@@ -256,6 +264,7 @@ pub fn answer_of_callee(arrived: &[u8], status_line: &[u8]) -> Vec<u8> {
 ///
 /// # Panics
 /// When it is not so.
+#[track_caller]
 pub fn assert_relayed(answered: &[u8], arrived: &[u8]) {
     let expected = with_message(answered, |answered| {
         let top = answered.fields_named(HeaderName::Via).next().expect("our Via");

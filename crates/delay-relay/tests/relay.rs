@@ -25,6 +25,7 @@ fn any() -> SocketAddr {
     OWN.with(Place::any)
 }
 
+#[track_caller]
 fn listener() -> TcpListener {
     TcpListener::bind(any()).expect("a port")
 }
@@ -50,16 +51,19 @@ fn echo() -> SocketAddr {
     address
 }
 
+#[track_caller]
 fn start(target: SocketAddr, change: impl FnOnce(&mut Options)) -> Relay {
     let mut options = Options::new(any(), target);
     change(&mut options);
     Relay::start(options).expect("it starts")
 }
 
+#[track_caller]
 fn connect(relay: &Relay) -> TcpStream {
     patient(TcpStream::connect(relay.address()).expect("it accepts"))
 }
 
+#[track_caller]
 fn patient(stream: TcpStream) -> TcpStream {
     stream.set_nodelay(true).expect("an option");
     stream.set_read_timeout(Some(PATIENCE)).expect("an option");
@@ -68,6 +72,7 @@ fn patient(stream: TcpStream) -> TcpStream {
 }
 
 /// A relay to a target of its own, a client of it, and the target's end.
+#[track_caller]
 fn pair(change: impl FnOnce(&mut Options)) -> (Relay, TcpStream, TcpStream) {
     let target = listener();
     let relay = start(target.local_addr().expect("an address"), change);
@@ -76,6 +81,7 @@ fn pair(change: impl FnOnce(&mut Options)) -> (Relay, TcpStream, TcpStream) {
     (relay, client, patient(server))
 }
 
+#[track_caller]
 fn say(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).expect("it takes bytes");
 }
@@ -108,6 +114,7 @@ fn hear_refusal(relay: &Relay) {
 }
 
 /// The relay does what follows from all that has happened until now: it does that before each command.
+#[track_caller]
 fn catch_up(control: &Control) {
     for _ in 0..3 {
         // A command that changes nothing: no test that comes here counts on cuts to come.

@@ -38,6 +38,7 @@ enum Reply {
 
 type Zone = Arc<Mutex<HashMap<(String, RecordType), Reply>>>;
 
+#[track_caller]
 fn name(text: &str) -> Name {
     Name::from_ascii(text).unwrap()
 }
@@ -132,6 +133,7 @@ struct Lab {
     runtime: Runtime,
 }
 
+#[track_caller]
 fn lab(change: impl FnOnce(&mut DnsOptions)) -> Lab {
     let zone = Zone::default();
     let mut options = DnsOptions {
@@ -164,6 +166,7 @@ impl Lab {
         self.dns.resolve(4, Some(id), name.as_bytes().into(), kind);
     }
 
+    #[track_caller]
     fn next(&mut self) -> (u32, Result<Records, Unavailable>) {
         let waiting = async { tokio::time::timeout(PATIENCE, self.answers.recv()).await };
         let (origin, id, result) = self.runtime.block_on(waiting).unwrap().unwrap();
@@ -177,6 +180,7 @@ impl Lab {
     }
 
     /// Asks again until there is an answer: with a short time-out one may come too late.
+    #[track_caller]
     fn found(&mut self, name: &str, kind: RecordKind) -> Records {
         let deadline = std::time::Instant::now() + PATIENCE;
         loop {
@@ -187,6 +191,7 @@ impl Lab {
         }
     }
 
+    #[track_caller]
     fn count(&self, label: &str) -> u64 {
         let sample = self
             .dns
@@ -201,6 +206,7 @@ impl Lab {
     }
 }
 
+#[track_caller]
 fn address(text: &str) -> Record {
     Record::Address(text.parse::<IpAddr>().unwrap())
 }

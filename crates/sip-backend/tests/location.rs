@@ -29,6 +29,7 @@ fn open(options: Options, sink: Arc<dyn ResultSink>) -> Result<(DiskStore, Recor
     unlocked(|| open_once(options.clone(), sink.clone()))
 }
 
+#[track_caller]
 fn open_once(
     options: Options,
     sink: Arc<dyn ResultSink>,
@@ -57,6 +58,7 @@ struct OnDisk {
     small: bool,
 }
 
+#[track_caller]
 fn on_disk(small: bool) -> OnDisk {
     OnDisk {
         dir: tempfile::tempdir().unwrap(),
@@ -487,6 +489,7 @@ fn answered_saves_survive_kill_9() {
 }
 
 /// All rows of the table: user, slot, end.
+#[track_caller]
 fn rows(dir: &Path) -> Vec<(String, i64, u64)> {
     let db = rusqlite::Connection::open(dir.join("location.db")).unwrap();
     let read = |row: &rusqlite::Row<'_>| {
@@ -502,6 +505,7 @@ fn rows(dir: &Path) -> Vec<(String, i64, u64)> {
 }
 
 /// Waits until the table holds what `done` wants.
+#[track_caller]
 fn until_rows(dir: &Path, done: impl Fn(&[(String, i64, u64)]) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done(&rows(dir)) {

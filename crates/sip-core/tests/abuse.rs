@@ -46,6 +46,7 @@ fn events(b: &mut Bench) -> Vec<Event> {
     std::iter::from_fn(|| b.endpoint.poll_event()).collect()
 }
 
+#[track_caller]
 fn stand(b: &mut Bench, banned: &[&str], peers: &[&str]) {
     let sources = |list: &[&str]| list.iter().map(|ip| ip.parse::<Source>().unwrap()).collect();
     b.endpoint.set_source_lists(Arc::new(SourceLists {
@@ -54,6 +55,7 @@ fn stand(b: &mut Bench, banned: &[&str], peers: &[&str]) {
     }));
 }
 
+#[track_caller]
 fn network(text: &str) -> Network {
     let (address, len) = text.split_once('/').unwrap();
     Network {
@@ -210,6 +212,7 @@ fn addresses_of_named_next_hops_are_learnt_and_announced() {
 }
 
 /// The number of reports in this time that a peer is at `ip`, while nothing is sent.
+#[track_caller]
 fn told_of(b: &mut Bench, ms: u64, zone: Zone<'_>, ip: &str) -> usize {
     let met = Event::PeerMet {
         address: ip.parse().unwrap(),
@@ -326,6 +329,7 @@ fn a_message_that_is_handed_over_is_counted_where_it_came() {
 }
 
 /// All users but bob and the trusted must authenticate; alice's password is known.
+#[track_caller]
 fn guarded() -> Bench {
     let mut config = trusting();
     config.abuse.rate = 0;
@@ -368,6 +372,7 @@ fn register(branch: &str, extra: &str) -> String {
 
 /// Whether a guess by `flow`, with a nonce that was sent to `asked`, counts towards a ban. `None`: it
 /// is not reported, but challenged anew.
+#[track_caller]
 fn guess(b: &mut Bench, asked: Flow, flow: Flow, user: &str) -> Option<bool> {
     let challenge = one(b.receive(asked, &register("n1", "")));
     let wrong = Login {

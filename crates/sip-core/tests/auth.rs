@@ -26,6 +26,7 @@ fn closed(state: StateMode) -> Config {
 }
 
 /// The secrets of alice in cache, so that nothing waits.
+#[track_caller]
 fn cached(config: &Config) -> Bench {
     let b = Bench::new(config);
     let mut cache = b.shared.cached.lock().unwrap();
@@ -514,8 +515,7 @@ fn in_a_dialog_its_initiator_is_asked_and_the_other_side_is_not() {
     assert_eq!(one(b.udp(CALLEE, &unmarked)).first_line(), CHALLENGED);
 }
 
-/// An INVITE waits with a transaction in every mode, so that its client does not retransmit
-/// meanwhile.
+/// An INVITE waits with a transaction in every mode, so that its client does not retransmit meanwhile.
 #[test]
 fn a_request_waits_for_secrets_that_are_not_at_hand() {
     for state in [StateMode::Stateless, StateMode::Transaction] {

@@ -9,6 +9,7 @@ use forks::*;
 use sip_core::location::Binding;
 
 /// Two phones that ring.
+#[track_caller]
 fn ringing() -> (Bench, Vec<Sent>) {
     let mut b = registered(&location(), &[phone(1), phone(2)]);
     let sent = call(&mut b);

@@ -25,6 +25,7 @@ fn above(status: &str) -> String {
 }
 
 /// A request under way, and as it left.
+#[track_caller]
 fn begun(method: &str, state: StateMode) -> (Bench, Sent) {
     let mut config = config();
     config.state = state;
@@ -549,6 +550,7 @@ fn what_breaks_a_stream_is_handed_to_the_worker_of_its_call() {
 }
 
 /// An INVITE or another request under way to a callee that is reached by TCP.
+#[track_caller]
 fn begun_over_tcp(method: &str) -> (Bench, Sent) {
     let mut config = config();
     config.routes = vec![relay("sip:192.0.2.20:5060;transport=tcp")];
@@ -623,6 +625,7 @@ fn grave_on_a_stream() -> impl Iterator<Item = (&'static str, &'static str, bool
 }
 
 /// Gives the callee's flawed response to the endpoint, and closes its connection where that follows. What is sent then.
+#[track_caller]
 fn answered_on_a_stream(b: &mut Bench, text: &str, closes: bool) -> Vec<String> {
     let is_closed = b.stream(connection(), text.as_bytes());
     assert_eq!(is_closed, closes, "{text}");

@@ -196,6 +196,7 @@ impl Watch {
     }
 
     /// Takes what left.
+    #[track_caller]
     fn see(&mut self, out: Vec<Sent>) {
         for sent in out {
             let what = brief(std::slice::from_ref(&sent)).remove(0);

@@ -146,6 +146,7 @@ fn a_uri_takes_over_the_user() {
 }
 
 /// Bob's one phone responds with 302 and these contacts; what leaves then.
+#[track_caller]
 fn followed(contacts: &str) -> (Bench, Vec<Sent>) {
     let mut b = registered(&location_with(|r| r.recurse = true), &[phone(1)]);
     let sent = call(&mut b);

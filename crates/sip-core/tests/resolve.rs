@@ -48,6 +48,7 @@ fn addresses(ttl_s: u32, ips: &[&str]) -> QueryResult {
 }
 
 /// Two addresses of one name, port given.
+#[track_caller]
 fn two() -> (Bench, Vec<Sent>) {
     let mut b = Bench::new(&to("sip:gw.example.net:5070"));
     assert_eq!(lines(&b.udp(CALLER, &invite())), [TRYING]);

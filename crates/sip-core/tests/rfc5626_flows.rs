@@ -24,6 +24,7 @@ fn browser(slot: u32) -> Flow {
 }
 
 /// bob registers by this flow.
+#[track_caller]
 fn register(b: &mut Bench, flow: Flow, contact: &str) {
     let register = registration("r1", contact);
     assert_eq!(b.receive(flow, &register)[0].first_line(), "SIP/2.0 200 OK");
@@ -369,6 +370,7 @@ fn outbound_over_udp_and_behind_another_proxy() {
 }
 
 /// The shell says that a connection has closed.
+#[track_caller]
 fn closed(b: &mut Bench, flow: Flow) -> Vec<Sent> {
     let now = b.now();
     b.endpoint
@@ -502,6 +504,7 @@ fn registrations_of_a_connection_are_bounded() {
 }
 
 /// This user registers over this flow for so many seconds, as an SBC does for many.
+#[track_caller]
 fn register_user(b: &mut Bench, flow: Flow, user: &str, cseq: u32, expires_s: u32) {
     let text = request(
         "REGISTER",
@@ -517,6 +520,7 @@ fn register_user(b: &mut Bench, flow: Flow, user: &str, cseq: u32, expires_s: u3
 }
 
 /// Over which connections this user is registered, as the location service knows it.
+#[track_caller]
 fn connections_of(b: &Bench, user: &str) -> Vec<Option<ConnId>> {
     let mut found = vec![];
     let aor = format!("{user}@example.com");

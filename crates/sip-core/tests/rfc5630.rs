@@ -24,6 +24,7 @@ fn known(transport: Transport, from: &str, slot: u32) -> Flow {
 }
 
 /// bob registers `contact` over `transport`.
+#[track_caller]
 fn registered(config: &Config, transport: Transport, contact: &str) -> Bench {
     let mut b = Bench::new(config);
     let register = request(

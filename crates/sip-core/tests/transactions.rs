@@ -33,6 +33,7 @@ fn above(status: &str) -> String {
 }
 
 /// An INVITE under way, as it left.
+#[track_caller]
 fn calling(config: &Config) -> (Bench, Sent) {
     let mut b = Bench::new(config);
     let out = b.udp(CALLER, &invite());

@@ -17,6 +17,7 @@ fn long(method: &str, branch: &str) -> String {
 }
 
 /// The request of `sent`; responses of ours left out.
+#[track_caller]
 fn forwarded(sent: Vec<Sent>) -> Sent {
     let mut requests = sent
         .into_iter()
@@ -265,6 +266,7 @@ fn by_request_uri(state: StateMode) -> Config {
 }
 
 /// How a long request to this port of the callee leaves.
+#[track_caller]
 fn to_port(b: &mut Bench, port: u32, branch: &str) -> Sent {
     let text = long("MESSAGE", branch).replace(BOB, &format!("sip:bob@192.0.2.20:{port}"));
     let sent = forwarded(b.udp(CALLER, &text));

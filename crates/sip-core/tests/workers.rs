@@ -30,6 +30,7 @@ impl Two {
     }
 
     /// Gives a message to worker `at`; where it ended, and what left there.
+    #[track_caller]
     fn give(&mut self, at: usize, from: &str, text: &str) -> (usize, Vec<Sent>) {
         let at = match self.workers[at].handle(udp_flow(from), text) {
             Handled::HandOver(WorkerId(owner)) => {

@@ -523,6 +523,7 @@ mod tests {
             }
         }
 
+        #[track_caller]
         fn with(&mut self, act: impl FnOnce(&mut Uas, &mut Turn<'_>)) -> Vec<String> {
             let mut turn = Turn {
                 now: self.now,
@@ -540,6 +541,7 @@ mod tests {
             sent
         }
 
+        #[track_caller]
         fn get(&mut self, request: &str) -> Vec<String> {
             let mut index = HeaderIndex::new();
             let message = parse(request.as_bytes(), &mut index, 64).unwrap();
@@ -568,10 +570,12 @@ mod tests {
         )
     }
 
+    #[track_caller]
     fn line(message: &str) -> &str {
         message.lines().next().unwrap()
     }
 
+    #[track_caller]
     fn tag_of(message: &str) -> String {
         let to = message.lines().find(|l| l.starts_with("To: ")).unwrap();
         format!(";tag={}", to.split_once(";tag=").unwrap().1)

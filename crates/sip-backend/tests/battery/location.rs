@@ -45,6 +45,7 @@ pub fn unlocked<T>(mut open: impl FnMut() -> Result<T, LocationError>) -> Result
 pub const LATER: u64 = 4_000_000_000;
 
 /// Two listeners.
+#[track_caller]
 pub fn listeners() -> Vec<LocalSocket> {
     vec![
         (Transport::Udp, "192.0.2.1:5060".parse().unwrap()),
@@ -53,6 +54,7 @@ pub fn listeners() -> Vec<LocalSocket> {
 }
 
 /// A plain binding.
+#[track_caller]
 pub fn binding(contact: &str, expires_unix_s: u64) -> Binding {
     let received = Flow::udp("198.51.100.7:40404".parse().unwrap());
     Binding {
@@ -63,6 +65,7 @@ pub fn binding(contact: &str, expires_unix_s: u64) -> Binding {
 }
 
 /// A record with one binding that has the version as its CSeq.
+#[track_caller]
 pub fn record(version: u64) -> AorRecord {
     let mut only = binding("sip:a@198.51.100.7", LATER);
     only.cseq = u32::try_from(version % 1_000_000).unwrap();
@@ -86,6 +89,7 @@ pub fn save(slot: Option<u32>, aor: &[u8], record: &AorRecord) -> Save {
     }
 }
 
+#[track_caller]
 fn saved(answers: &Answers, slot: u32) -> Result<(), Unavailable> {
     match answers.wait(3, slot) {
         QueryResult::Saved(result) => result,
@@ -93,6 +97,7 @@ fn saved(answers: &Answers, slot: u32) -> Result<(), Unavailable> {
     }
 }
 
+#[track_caller]
 fn put(store: &impl LocationStore, answers: &Answers, aor: &[u8], record: &AorRecord) {
     store.save(vec![save(Some(0), aor, record)]);
     saved(answers, 0).unwrap();
@@ -106,6 +111,7 @@ fn reopen<H: Harness>(harness: &mut H, store: H::Store) -> (H::Store, Records, A
     (store, records, answers)
 }
 
+#[track_caller]
 fn open<H: Harness>(harness: &mut H) -> (H::Store, Arc<Answers>) {
     let answers = Arc::new(Answers::default());
     let (store, records) = harness.open(&listeners(), answers.clone());

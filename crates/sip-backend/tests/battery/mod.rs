@@ -35,6 +35,7 @@ pub const fn id(slot: u32) -> QueryId {
 
 impl Answers {
     /// Waits for the answer to question `slot` of worker `origin`, and takes it.
+    #[track_caller]
     pub fn wait(&self, origin: u16, slot: u32) -> QueryResult {
         let deadline = Instant::now() + PATIENCE;
         let mut got = self.got.lock();

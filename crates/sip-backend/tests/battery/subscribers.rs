@@ -30,6 +30,7 @@ pub trait Harness {
     }
 
     /// As `trapezoid user add` does.
+    #[track_caller]
     fn add(&self, user: &str, domain: &str, realm: &str, password: &str) {
         self.table()
             .add(user, domain, realm, password.as_bytes())
@@ -44,6 +45,7 @@ pub trait Harness {
     }
 
     /// As `trapezoid user del` does.
+    #[track_caller]
     fn delete(&self, user: &str, domain: &str) {
         self.table().delete(user, domain).unwrap();
     }
@@ -97,6 +99,7 @@ pub fn query(slot: u32, user: &[u8], domain: &str, realm: &str) -> CredentialQue
 }
 
 /// The answer to question `slot`.
+#[track_caller]
 pub fn answer(answers: &Answers, slot: u32) -> Result<Option<Secrets>, Unavailable> {
     match answers.wait(2, slot) {
         QueryResult::Credentials(result) => result,
@@ -104,6 +107,7 @@ pub fn answer(answers: &Answers, slot: u32) -> Result<Option<Secrets>, Unavailab
     }
 }
 
+#[track_caller]
 fn ask(
     store: &impl CredentialStore,
     answers: &Answers,

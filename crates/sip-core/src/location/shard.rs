@@ -406,6 +406,7 @@ pub(super) mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
+    #[track_caller]
     pub(in super::super) fn binding(contact: &str, q_milli: u16, expires_unix_s: u64) -> Binding {
         let received = Flow::udp("192.0.2.17:5062".parse().unwrap());
         Binding {
@@ -417,6 +418,7 @@ pub(super) mod tests {
         }
     }
 
+    #[track_caller]
     fn contacts(record: &AorRecord, now: u64) -> Vec<&str> {
         record
             .live(now)

@@ -84,6 +84,7 @@ pub(crate) fn source_unverified() -> MachineContext {
 /// Checks that a machine does what its table says. The table has one row for every state but the last
 /// (Terminated), event and kind of transport. Other machines' timers, and all events after the end, do
 /// nothing.
+#[track_caller]
 pub(crate) fn check_table<M: Machine>(table: &[Row<M::State, M::Event>]) {
     let (terminated, states) = M::STATES.split_last().unwrap();
     let own = M::TIMERS.iter().map(|timer| M::timer(*timer));
@@ -115,6 +116,7 @@ pub(crate) fn check_table<M: Machine>(table: &[Row<M::State, M::Event>]) {
     );
 }
 
+#[track_caller]
 fn check_row<M: Machine>(state: M::State, event: M::Event, on: On, next: M::State, effects: &[Effect]) {
     let mut machine = M::in_state(state);
     let mut seen = Vec::new();
@@ -127,6 +129,7 @@ fn check_row<M: Machine>(state: M::State, event: M::Event, on: On, next: M::Stat
     assert_eq!(machine.over(), Some(&next) == M::STATES.last());
 }
 
+#[track_caller]
 pub(crate) fn check_start<M: Machine>(on: On, state: M::State, effects: &[Effect]) {
     let mut seen = Vec::new();
     let machine = M::start(&ctx(on), &mut seen);
@@ -141,6 +144,7 @@ struct Running {
 }
 
 impl Running {
+    #[track_caller]
     fn apply(&mut self, effects: &[Effect]) {
         for effect in effects {
             assert!(!self.over, "{effect:?} after the end");
@@ -178,6 +182,7 @@ impl Running {
 
 /// Checks any run of events and of timers that run: no timer is started twice, stopped in vain or left
 /// behind, and Terminated comes once and last.
+#[track_caller]
 pub(crate) fn check_timers<M: Machine>() {
     let runs = (
         any::<bool>(),

@@ -32,6 +32,7 @@ fn invite(transport: Transport, number: usize, sent_by: &str) -> String {
 }
 
 /// Sends so many from one connection, each with another sent-by; the responses, which go back on it.
+#[track_caller]
 fn burst(bench: &mut Bench, flow: Flow, count: usize, sent_by: impl Fn(usize) -> String) -> Vec<Sent> {
     let mut answers = vec![];
     for number in 0..count {
@@ -55,6 +56,7 @@ fn is_response(sent: &Sent) -> bool {
     sent.first_line().starts_with("SIP/2.0 ")
 }
 
+#[track_caller]
 fn close(bench: &mut Bench, flow: Flow) -> Vec<Sent> {
     let conn: ConnId = flow.conn.expect("a connection");
     let now = bench.now();

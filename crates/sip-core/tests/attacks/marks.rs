@@ -43,6 +43,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// alice calls bob, and gets her response from `of_callee`.
+    #[track_caller]
     pub(crate) fn new(bench: &mut Bench, of_callee: Flow, text: &str) -> Self {
         let sent = bench.udp(CALLER, text);
         let invite = sent.iter().find(|s| s.to.remote == of_callee.remote);

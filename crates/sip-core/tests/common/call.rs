@@ -69,6 +69,7 @@ impl Call {
     }
 
     /// Gives message `which` to the endpoint; what it sends is in the batch.
+    #[track_caller]
     fn give(&mut self, which: usize) {
         self.text.clear();
         self.text.extend_from_slice(&self.texts[which]);
@@ -101,6 +102,7 @@ impl Call {
 
     /// The INVITE of [`Call::invite`] again and again, and nothing but the core: what a stateless
     /// proxy forwards.
+    #[track_caller]
     pub fn invite_again(&mut self) {
         let now = self.now();
         let handled = self.endpoint.handle_message(now, self.caller, &self.text);
@@ -159,6 +161,7 @@ impl Call {
     }
 
     /// Puts the Record-Route of the 200 into ACK and BYE.
+    #[track_caller]
     fn route(&mut self) {
         let ok = core::mem::take(&mut self.texts[OK]);
         let at = memfind(&ok, b"Record-Route: ").expect("a Record-Route") + b"Record-".len();

@@ -204,6 +204,7 @@ pub fn call_with(b: &mut Bench, invite: &str) -> Vec<Sent> {
 }
 
 /// The caller acknowledges a failure.
+#[track_caller]
 pub fn ack(b: &mut Bench, answer: &Sent) {
     let text = request("ACK", BOB, "a1", "").replace(
         "To: <sip:bob@example.com>",

@@ -85,6 +85,7 @@ impl SharedState for Shared {
     }
 }
 
+#[track_caller]
 pub fn listener(transport: Transport, address: &str) -> Listener {
     Listener {
         transport,
@@ -162,6 +163,7 @@ pub fn over(transport: Transport, from: &str, slot: u32) -> Flow {
     }
 }
 
+#[track_caller]
 pub fn hop(uri: &str) -> NextHop {
     NextHop::parse(uri.as_bytes()).unwrap()
 }
@@ -261,6 +263,7 @@ impl Bench {
         self.receive(udp_flow(from), text)
     }
 
+    #[track_caller]
     pub fn receive(&mut self, flow: Flow, text: &str) -> Vec<Sent> {
         let handled = self.handle(flow, text);
         assert!(!matches!(handled, Handled::HandOver(_)), "{handled:?}: {text}");
@@ -275,6 +278,7 @@ impl Bench {
 
     /// The bytes of a new connection, given as the shell would. Returns whether the connection is closed then. What the
     /// endpoint sends stays for [`Bench::drain`].
+    #[track_caller]
     pub fn stream(&mut self, flow: Flow, bytes: &[u8]) -> bool {
         let now = self.now();
         let mut framer = Framer::new(&Limits::default());
@@ -313,21 +317,20 @@ impl Bench {
 
     /// Nothing is left: no transaction, no timer, nothing parked, nothing live; and of connections
     /// only what is registered over them.
+    #[track_caller]
     pub fn assert_idle(&self) {
         let g = self.endpoint.gauges();
+        assert_eq!(g.server_transactions, 0, "server transactions are left");
+        assert_eq!(g.client_transactions, 0, "client transactions are left");
+        assert_eq!(g.timers, 0, "timers are left");
+        assert_eq!(g.parked_requests, 0, "parked requests are left");
+        assert_eq!(g.parked_bytes, 0, "bytes of parked requests are left");
+        assert_eq!(g.transaction_bytes, 0, "bytes of transactions are left");
         assert_eq!(
-            (
-                g.server_transactions,
-                g.client_transactions,
-                g.timers,
-                g.parked_requests,
-                g.parked_bytes,
-                g.transaction_bytes
-            ),
-            (0, 0, 0, 0, 0, 0)
+            g.flows, g.flows_registered,
+            "connections without registrations are left"
         );
-        assert_eq!(g.flows, g.flows_registered);
-        assert!(self.endpoint.is_idle());
+        assert!(self.endpoint.is_idle(), "the endpoint is not idle");
     }
 
     /// Lets `ms` pass, firing timers as the shell would.
@@ -347,21 +350,26 @@ impl Bench {
         out
     }
 
+    #[track_caller]
     pub fn query(&mut self) -> Query {
-        self.endpoint.poll_query().expect("a question")
+        self.endpoint.poll_query().expect("a query")
     }
 
+    #[track_caller]
     pub fn answer(&mut self, query: &Query, answer: QueryResult) -> Vec<Sent> {
         let now = self.now();
         self.endpoint.handle_result(now, query.id.unwrap(), answer);
         self.drain()
     }
 
+    #[track_caller]
     pub fn no_query(&mut self) {
-        assert!(self.endpoint.poll_query().is_none());
+        let query = self.endpoint.poll_query();
+        assert!(query.is_none(), "an unexpected query: {query:?}");
     }
 
     /// Name and type of a query to name service.
+    #[track_caller]
     pub fn resolve_kind(query: &Query) -> String {
         match &query.kind {
             QueryKind::Resolve { name, kind } => format!("{} {kind:?}", String::from_utf8_lossy(name)),
@@ -391,6 +399,7 @@ impl Bench {
 /// Record sets by name and type, as `host.example A`.
 pub type Zone<'a> = &'a [(&'a str, Vec<Record>)];
 
+#[track_caller]
 pub fn address(ip: &str) -> Record {
     Record::Address(ip.parse().unwrap())
 }
@@ -427,6 +436,7 @@ pub fn one(sent: Vec<Sent>) -> Sent {
 }
 
 /// A connection to listener 1 of [`config`], in slot `slot` of worker 0.
+#[track_caller]
 pub fn tcp_flow(from: &str, slot: u32) -> Flow {
     Flow {
         transport: Transport::Tcp,
@@ -446,6 +456,7 @@ pub fn crlf(text: &str) -> String {
     text.replace('\n', "\r\n")
 }
 
+#[track_caller]
 pub fn udp_flow(from: &str) -> Flow {
     let remote: SocketAddr = from.parse().unwrap();
     Flow::udp(remote)
@@ -503,6 +514,7 @@ pub fn via_without_seed(sent: &Sent) -> String {
 
 /// The Record-Route values that the caller gets with the response to `invite` from `callee`, the
 /// nearest first: its route.
+#[track_caller]
 pub fn route_of_caller(bench: &mut Bench, callee: Flow, invite: &Sent) -> Vec<String> {
     let sent = bench.receive(callee, &response(invite, "200 OK", ""));
     let answer = sent

@@ -73,6 +73,7 @@ impl Bench {
         }
     }
 
+    #[track_caller]
     fn with<T>(&mut self, act: impl FnOnce(&mut Uac, &mut Turn<'_>) -> T) -> (T, Vec<String>) {
         let mut turn = Turn {
             now: self.now,
@@ -89,6 +90,7 @@ impl Bench {
     }
 
     /// Begins a call. Returns its request.
+    #[track_caller]
     fn start(&mut self) -> String {
         let (now, link) = (self.now, self.link);
         let (begun, mut sent) = self.with(|uac, turn| uac.start(turn, now, link));
@@ -96,6 +98,7 @@ impl Bench {
         sent.remove(0)
     }
 
+    #[track_caller]
     fn get(&mut self, response: &str) -> Vec<String> {
         let mut index = HeaderIndex::new();
         let message = parse(response.as_bytes(), &mut index, 64).unwrap();
@@ -120,6 +123,7 @@ impl Bench {
     }
 }
 
+#[track_caller]
 fn field<'a>(message: &'a str, name: &str) -> &'a str {
     let line = message
         .lines()
@@ -145,6 +149,7 @@ fn answer(request: &str, status: u16, more: &str) -> String {
 
 const CONTACT: &str = "Contact: <sip:uas@203.0.113.9:5070>\r\nRecord-Route: <sip:a;lr>, <sip:b;lr>\r\n";
 
+#[track_caller]
 fn method(message: &str) -> &str {
     message.split(' ').next().unwrap()
 }

@@ -158,6 +158,7 @@ mod tests {
     }
 
     impl Authority {
+        #[track_caller]
         fn new() -> Self {
             let mut params = CertificateParams::default();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -178,6 +179,7 @@ mod tests {
             self.directory.path().join("ca.pem")
         }
 
+        #[track_caller]
         fn issue(&self, domain: &str) -> IdentityFiles {
             let key = KeyPair::generate().unwrap();
             let params = CertificateParams::new(vec![domain.to_owned()]).unwrap();
@@ -207,6 +209,7 @@ mod tests {
 
     /// The identities in our certificate as seen by a server that asks for one; `None` if the handshake
     /// fails.
+    #[track_caller]
     fn seen(clients: &TlsClients, domain: &str, server: &TlsServer) -> Option<Vec<String>> {
         let mut to_server = Vec::new();
         let mut to_client = Vec::new();
@@ -226,6 +229,7 @@ mod tests {
         Some(server.peer_identities().iter().map(str::to_owned).collect())
     }
 
+    #[track_caller]
     fn server(authority: &Authority, domain: &str) -> TlsServer {
         let settings = ServerSettings {
             identities: vec![authority.issue(domain)],

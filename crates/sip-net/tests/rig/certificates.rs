@@ -35,6 +35,7 @@ pub struct Authority {
 }
 
 impl Authority {
+    #[track_caller]
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -55,6 +56,7 @@ impl Authority {
     }
 
     /// A certificate for both ends, for one DNS name and perhaps an address, in files named by it.
+    #[track_caller]
     pub fn issue(&self, name: &str, address: Option<IpAddr>) -> IdentityFiles {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -95,6 +97,7 @@ impl Kit {
         self.server_as(&self.identity, client_auth, tickets)
     }
 
+    #[track_caller]
     pub fn server_as(
         &self,
         identity: &IdentityFiles,
@@ -117,6 +120,7 @@ impl Kit {
         self.client_as(None, versions)
     }
 
+    #[track_caller]
     pub fn client_as(&self, identity: Option<IdentityFiles>, versions: Versions) -> Arc<TlsClient> {
         let settings = ClientSettings {
             identity,
@@ -149,11 +153,13 @@ impl Kit {
     }
 }
 
+#[track_caller]
 pub fn peer_with(server: &TlsServer, socket: TcpStream) -> TlsPeer {
     StreamOwned::new(ServerConnection::new(server.config()).unwrap(), socket)
 }
 
 /// What is sent leaves in pieces of so many bytes.
+#[track_caller]
 pub fn connect_with(client: &TlsClient, address: SocketAddr, piece: usize) -> TlsStream {
     let name = ServerName::from(address.ip());
     let connection = ClientConnection::new(client.config(), name).unwrap();
@@ -162,6 +168,7 @@ pub fn connect_with(client: &TlsClient, address: SocketAddr, piece: usize) -> Tl
 }
 
 /// Says that no more is sent, and leaves the connection as it is.
+#[track_caller]
 pub fn close_notify(stream: &mut TlsStream) {
     stream.conn.send_close_notify();
     while stream.conn.wants_write() {
@@ -169,6 +176,7 @@ pub fn close_notify(stream: &mut TlsStream) {
     }
 }
 
+#[track_caller]
 pub fn ticket_keys() -> Arc<TicketKeys> {
     Arc::new(TicketKeys::generate(TicketSettings::default(), system_clock()).unwrap())
 }

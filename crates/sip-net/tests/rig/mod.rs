@@ -262,6 +262,7 @@ impl Fake {
         self.out.push_back((flow, text.as_bytes().to_vec()));
     }
 
+    #[track_caller]
     fn hold(&mut self) {
         let _ = self.told.send(Report::Held {
             worker: self.worker.0,
@@ -270,6 +271,7 @@ impl Fake {
         let _ = self.gate.lock().unwrap().recv();
     }
 
+    #[track_caller]
     fn by_listener(&self, number: &str, address: &str) -> Flow {
         let number: u16 = number.parse().unwrap();
         Flow {
@@ -554,6 +556,7 @@ impl Rig {
         Self::run(config, settings, services, |_| ())
     }
 
+    #[track_caller]
     fn run(
         config: Config,
         settings: Settings,
@@ -624,16 +627,19 @@ impl Rig {
     }
 
     /// The next thing that an engine received.
+    #[track_caller]
     pub fn next(&self) -> Report {
         self.told.recv_timeout(PATIENCE).unwrap()
     }
 
     /// Gives a datagram to the workers.
+    #[track_caller]
     pub fn tell(&self, order: &str) {
         udp_client().send_to(order.as_bytes(), self.udp).unwrap();
     }
 
     /// The same; which of them obeyed it.
+    #[track_caller]
     pub fn order(&self, order: &str) -> u16 {
         self.tell(order);
         match self.next() {
@@ -649,6 +655,7 @@ impl Rig {
     }
 
     /// Lets it go on.
+    #[track_caller]
     pub fn release(&self) {
         self.gate.send(()).unwrap();
         assert!(matches!(self.next(), Report::Message { text, .. } if text == "HOLD"));
@@ -656,6 +663,7 @@ impl Rig {
 
     /// Waits until each worker has begun a turn since and ended it: it has read what had come to its sockets,
     /// and obeyed what was in its mailbox. What each published then.
+    #[track_caller]
     pub fn settled(&self) -> Vec<Snapshot> {
         let end = StdInstant::now() + PATIENCE;
         let mut seen: Vec<_> = self.published.iter().map(Published::get).collect();
@@ -706,6 +714,7 @@ impl Rig {
 
     /// Messages of this transport that came back, all else passed over: as many as are counted, less those
     /// that were taken before. Each is another.
+    #[track_caller]
     pub fn all_undelivered(&self, transport: Transport, taken_before: usize) -> BTreeSet<String> {
         let counted = self.counter(0, |c| c.stream_undelivered) as usize;
         let mut texts = BTreeSet::new();
@@ -732,6 +741,7 @@ impl Rig {
     }
 
     /// Waits until `done` of [`Rig::load`].
+    #[track_caller]
     pub fn until(&self, done: impl Fn((u64, u64, u64)) -> bool) {
         let end = StdInstant::now() + PATIENCE;
         loop {
@@ -748,6 +758,7 @@ impl Rig {
     }
 
     /// Sees to it that no connection is left, and with none left nothing held for any; then stops.
+    #[track_caller]
     pub fn end_empty(self) {
         self.until(|(connections, _, _)| connections == 0);
         assert_eq!(self.load(), (0, 0, 0), "(connections, bytes, waiting)");
@@ -761,6 +772,7 @@ impl Rig {
     }
 
     /// Stops all workers; how each ended.
+    #[track_caller]
     pub fn end(self, control: Control) -> Vec<Ended> {
         self.hub.order(&control);
         self.threads

@@ -29,6 +29,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     connect_from(address.ip(), address)
 }
 
+#[track_caller]
 pub fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
@@ -37,6 +38,7 @@ pub fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
 }
 
 /// The next connection to a listener of the test.
+#[track_caller]
 pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let end = Instant::now() + PATIENCE;
@@ -54,6 +56,7 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
+#[track_caller]
 fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -62,6 +65,7 @@ fn patient(stream: TcpStream) -> TcpStream {
 }
 
 /// A listener of the test.
+#[track_caller]
 pub fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(any_port()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -69,6 +73,7 @@ pub fn listen() -> (TcpListener, SocketAddr) {
 }
 
 /// A port at which connections are refused, as long as the socket that holds it is kept.
+#[track_caller]
 pub fn closed() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&any_port().into()).unwrap();
@@ -78,6 +83,7 @@ pub fn closed() -> (Socket, SocketAddr) {
 
 /// A port at which datagrams are refused, as long as the socket that holds it is kept: it is connected, and
 /// hears its peer alone, which is not there.
+#[track_caller]
 pub fn closed_to_datagrams(ip: IpAddr) -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     socket.connect((ip, 1)).unwrap();
@@ -87,18 +93,21 @@ pub fn closed_to_datagrams(ip: IpAddr) -> (UdpSocket, SocketAddr) {
 
 /// Returns when the datagrams that this thread has sent to sockets of this machine are there. Mostly they
 /// are once they have been sent; but the kernel may leave the rest to a thread of its own.
+#[track_caller]
 pub fn wait_for_delivery() {
     let [from, to] = [(), ()].map(|()| udp_client());
     from.send_to(b"last", to.local_addr().unwrap()).unwrap();
     assert_eq!(receive(&to), "last");
 }
 
+#[track_caller]
 pub fn udp_client() -> UdpSocket {
     let socket = UdpSocket::bind(any_port()).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
+#[track_caller]
 pub fn receive(socket: &UdpSocket) -> String {
     let mut buffer = [0; 2000];
     let (len, _) = socket.recv_from(&mut buffer).unwrap();
@@ -106,6 +115,7 @@ pub fn receive(socket: &UdpSocket) -> String {
 }
 
 /// Reads exactly as many bytes as `expected` has, and compares.
+#[track_caller]
 pub fn expect(stream: &mut impl Read, expected: &[u8]) {
     let mut buffer = vec![0; expected.len()];
     stream.read_exact(&mut buffer).unwrap();
@@ -116,6 +126,7 @@ pub fn expect(stream: &mut impl Read, expected: &[u8]) {
 }
 
 /// Whether the peer ends the connection; the bytes before that.
+#[track_caller]
 pub fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
     let mut buffer = Vec::new();
     match stream.read_to_end(&mut buffer) {
@@ -126,6 +137,7 @@ pub fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
     buffer
 }
 
+#[track_caller]
 pub fn write(stream: &mut impl Write, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
     stream.flush().unwrap();

@@ -22,6 +22,7 @@ pub struct WebSocket<S>(pub S);
 
 impl<S: Read + Write> WebSocket<S> {
     /// Upgrades a connection.
+    #[track_caller]
     pub fn open(mut stream: S) -> Self {
         super::write(&mut stream, UPGRADE);
         let head = read_head(&mut stream);
@@ -43,6 +44,7 @@ impl<S: Read + Write> WebSocket<S> {
     }
 
     /// The next frame: its first byte and its payload. None: the connection has ended in order.
+    #[track_caller]
     pub fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut first = [0];
         match self.0.read(&mut first) {
@@ -63,12 +65,14 @@ impl<S: Read + Write> WebSocket<S> {
         Some((first[0], payload))
     }
 
+    #[track_caller]
     fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         self.0.read_exact(&mut bytes).unwrap();
         bytes
     }
 
+    #[track_caller]
     pub fn expect(&mut self, first: u8, payload: &[u8]) {
         let (got, bytes) = self.frame().unwrap();
         assert_eq!(
@@ -85,6 +89,7 @@ impl<S: Read + Write> WebSocket<S> {
 }
 
 /// Reads up to the empty line of an answer.
+#[track_caller]
 pub fn read_head(stream: &mut impl Read) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

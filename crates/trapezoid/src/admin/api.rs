@@ -261,6 +261,7 @@ mod tests {
     use super::*;
     use crate::serve::reload::{Outcome, Reloads};
 
+    #[track_caller]
     fn group() -> Group {
         let member =
             |uri: &str, weight| Member::new(NextHop::parse(uri.as_bytes()).expect("a URI"), weight, 0);
@@ -285,6 +286,7 @@ mod tests {
     }
 
     /// Status and body of the response to a request with the token.
+    #[track_caller]
     fn tell(address: SocketAddr, what: &str, body: &str) -> (u16, Value) {
         let answer = ask(address, what, &format!("authorization: bearer {TOKEN}\r\n"), body);
         let (head, body) = answer.split_once("\r\n\r\n").expect("a body");

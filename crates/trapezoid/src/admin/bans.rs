@@ -129,6 +129,7 @@ pub(super) mod tests {
         crate::abuse::tests::opened("bans = 2").0
     }
 
+    #[track_caller]
     fn tell(address: SocketAddr, what: &str, body: &str) -> (u16, Value) {
         let answer = ask(address, what, &format!("Authorization: Bearer {TOKEN}\r\n"), body);
         let (head, body) = answer.split_once("\r\n\r\n").expect("a body");

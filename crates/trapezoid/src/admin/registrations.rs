@@ -265,6 +265,7 @@ pub(super) mod tests {
         }
     }
 
+    #[track_caller]
     fn tell(address: SocketAddr, what: &str) -> (u16, Value) {
         let answer = ask(address, what, &format!("Authorization: Bearer {TOKEN}\r\n"), "");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
@@ -276,6 +277,7 @@ pub(super) mod tests {
     }
 
     /// Contacts of a list or of one address-of-record, in their order.
+    #[track_caller]
     fn contacts(body: &Value) -> Vec<&str> {
         let rows = body["registrations"].as_array().expect("a list");
         let uris = rows.iter().map(|row| row["contact"].as_str().expect("text"));

@@ -14,6 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) use test_address::Place;
 
 /// Exit code, standard output and standard error of `trapezoid …` in a directory.
+#[track_caller]
 pub(crate) fn run(dir: &Path, arguments: &[&str], input: &str) -> (i32, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
         .args(arguments)
@@ -41,6 +42,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    #[track_caller]
     pub(crate) fn start(dir: &Path) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
             .args(["serve", "--config", "t.toml"])
@@ -65,6 +67,7 @@ impl Server {
     }
 
     /// Waits for a line of the log with this text in it.
+    #[track_caller]
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -83,6 +86,7 @@ impl Server {
         std::mem::take(&mut self.seen)
     }
 
+    #[track_caller]
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill")
             .args([&format!("-{name}"), &self.child.id().to_string()])
@@ -90,6 +94,7 @@ impl Server {
         assert!(status.expect("kill").success());
     }
 
+    #[track_caller]
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -115,6 +120,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 /// Sends a request with these header lines.
+#[track_caller]
 pub(crate) fn ask(address: SocketAddr, what: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("connects");
     write!(
@@ -134,6 +140,7 @@ pub(crate) fn ask(address: SocketAddr, what: &str, headers: &str) -> (u16, Strin
 }
 
 /// Runs `trapezoid check`; exit code and what it says.
+#[track_caller]
 pub(crate) fn check(dir: &Path, file: &str) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
         .args(["check", "--config", file])
@@ -145,6 +152,7 @@ pub(crate) fn check(dir: &Path, file: &str) -> (i32, String) {
 }
 
 /// A name server that knows no name. It ends with its first error: with the test.
+#[track_caller]
 pub(crate) fn empty_name_server() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("binds");
     let address = socket.local_addr().expect("an address");

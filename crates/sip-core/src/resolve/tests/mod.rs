@@ -32,6 +32,7 @@ fn question(name: &str) -> Question<'_> {
     }
 }
 
+#[track_caller]
 fn address(ip: &str) -> Record {
     Record::Address(ip.parse().unwrap())
 }
@@ -82,6 +83,7 @@ fn spell(name: &[u8], kind: RecordKind) -> String {
 }
 
 /// Gives results from `zone` until the machine is done. Returns the addresses, and the queries.
+#[track_caller]
 fn run(cache: &mut Cache, zone: Zone<'_>, q: &Question<'_>) -> (Vec<String>, Vec<String>) {
     let mut asked = vec![];
     loop {

@@ -29,6 +29,7 @@ fn framer() -> Framer {
 }
 
 /// Gives one piece of the stream. No memory may exceed the bounds, nor stay if no message is under way.
+#[track_caller]
 fn feed(framer: &mut Framer, piece: &[u8], seen: &mut Vec<Seen>) {
     let mut input = piece;
     loop {
@@ -72,6 +73,7 @@ fn message(headers: &str, body: &str) -> String {
     format!("OPTIONS sip:a@b SIP/2.0\r\n{headers}\r\n{body}")
 }
 
+#[track_caller]
 fn one(text: &str) -> Seen {
     let mut seen = whole(text.as_bytes());
     assert_eq!(in_pieces(text.as_bytes(), 1), seen, "byte by byte: {text:?}");

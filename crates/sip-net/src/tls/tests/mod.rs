@@ -55,6 +55,7 @@ enum Kind {
 }
 
 impl Kind {
+    #[track_caller]
     fn key(self) -> KeyPair {
         match self {
             Self::P256 => KeyPair::generate().unwrap(),
@@ -73,6 +74,7 @@ struct Authority {
 }
 
 impl Authority {
+    #[track_caller]
     fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -91,6 +93,7 @@ impl Authority {
     }
 
     /// A certificate for both ends, changed by `change`, in files named `name`.
+    #[track_caller]
     fn issue(&self, name: &str, kind: Kind, change: impl FnOnce(&mut CertificateParams)) -> IdentityFiles {
         let key = kind.key();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -123,14 +126,17 @@ impl Authority {
     }
 }
 
+#[track_caller]
 fn dns(name: &str) -> SanType {
     SanType::DnsName(name.try_into().unwrap())
 }
 
+#[track_caller]
 fn uri(uri: &str) -> SanType {
     SanType::URI(uri.try_into().unwrap())
 }
 
+#[track_caller]
 fn server_with(settings: ServerSettings, tickets: Option<&Arc<TicketKeys>>, clock: &Arc<Clock>) -> TlsServer {
     let clock = Arc::clone(clock) as Arc<_>;
     TlsServer::load(settings, tickets.map(Arc::clone), clock, &mut Vec::new()).unwrap()
@@ -145,6 +151,7 @@ fn server(identities: &[&IdentityFiles]) -> TlsServer {
     server_with(settings, None, &Clock::today())
 }
 
+#[track_caller]
 fn client_with(settings: ClientSettings, clock: &Arc<Clock>) -> TlsClient {
     let clock = Arc::clone(clock) as Arc<_>;
     TlsClient::load(settings, clock, &mut Vec::new()).unwrap()
@@ -178,6 +185,7 @@ struct Pair {
 }
 
 impl Pair {
+    #[track_caller]
     fn new(client: &TlsClient, domain: &str, server: &TlsServer) -> Self {
         let mut to_server = Vec::new();
         let client = client.connect(domain, &mut to_server).unwrap();
@@ -213,11 +221,13 @@ impl Pair {
     }
 
     /// Carries bytes; nothing may fail.
+    #[track_caller]
     fn good(&mut self) {
         let ends = self.run();
         assert_eq!(ends, (Ok(()), Ok(())));
     }
 
+    #[track_caller]
     fn resumed(&self) -> bool {
         assert_eq!(self.client.resumed(), self.server.resumed());
         assert!(!self.client.is_handshaking() && !self.server.is_handshaking());

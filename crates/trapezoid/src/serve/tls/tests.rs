@@ -19,6 +19,7 @@ struct Site {
 }
 
 impl Site {
+    #[track_caller]
     fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -36,6 +37,7 @@ impl Site {
         self.directory.path().join(name)
     }
 
+    #[track_caller]
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).expect("writable");
         let mode = fs::Permissions::from_mode(0o600);
@@ -43,6 +45,7 @@ impl Site {
     }
 
     /// Makes certificate and key of `domain`, as `NAME.pem` and `NAME.key`, which expire in this many days.
+    #[track_caller]
     fn issue(&self, name: &str, domain: &str, days: u64) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![domain.to_owned()]).expect("a name");
@@ -54,6 +57,7 @@ impl Site {
         self.write(&format!("{name}.key"), &key.serialize_pem());
     }
 
+    #[track_caller]
     fn read(&self, text: &str) -> Loaded {
         let machine = Machine {
             addresses: vec![
@@ -76,6 +80,7 @@ impl Site {
     }
 }
 
+#[track_caller]
 fn load(loaded: &Loaded) -> TlsFiles {
     let made = crate::serve::data_dir::create(&loaded.shell.data_dir);
     made.unwrap_or_else(|failure| panic!("{failure:?}"));
@@ -126,6 +131,7 @@ fn connect(service: &StreamService, client: &TlsClient, domain: &str) -> Option<
     Some((resumed, shown.to_vec()))
 }
 
+#[track_caller]
 fn trusting(ca: PathBuf) -> TlsClient {
     let settings = ClientSettings {
         ca: Some(ca),

@@ -30,6 +30,7 @@ fn frames() -> Frames {
 }
 
 /// Gives one piece of the stream. No memory may exceed the bound, nor stay if no frame is under way.
+#[track_caller]
 fn feed(frames: &mut Frames, piece: &[u8], seen: &mut Vec<Seen>) {
     let mut input = piece;
     loop {
@@ -57,6 +58,7 @@ fn in_pieces(stream: &[u8], size: usize) -> Vec<Seen> {
     seen
 }
 
+#[track_caller]
 fn whole(stream: &[u8]) -> Vec<Seen> {
     let seen = in_pieces(stream, stream.len());
     assert_eq!(in_pieces(stream, 1), seen, "byte by byte");

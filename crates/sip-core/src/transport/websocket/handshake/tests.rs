@@ -62,6 +62,7 @@ fn pieces<'a>(all: impl IntoIterator<Item = &'a [u8]>, origins: &AllowedOrigins)
     Seen::Nothing
 }
 
+#[track_caller]
 fn whole_from(request: &[u8], origins: &AllowedOrigins) -> Seen {
     let seen = pieces([request], origins);
     assert_eq!(pieces(request.chunks(1), origins), seen, "byte by byte");
@@ -103,6 +104,7 @@ fn the_example_is_answered() {
 }
 
 /// The example with one text of it replaced.
+#[track_caller]
 fn with(from: &str, to: &str) -> String {
     assert!(EXAMPLE.contains(from), "{from}");
     EXAMPLE.replacen(from, to, 1)
