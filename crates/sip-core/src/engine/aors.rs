@@ -43,7 +43,7 @@ struct Place {
 
 /// The hash of an address-of-record. It is keyed, since peers choose the names.
 fn hash(secrets: &Secrets, aor: &[u8]) -> u64 {
-    secrets.map_key([aor]) as u64
+    secrets.map_hash([aor]) as u64
 }
 
 impl Aors {

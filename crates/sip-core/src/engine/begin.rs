@@ -34,7 +34,7 @@ impl Engine {
         match via.branch().filter(|_| via.has_cookie()) {
             Some(branch) => self
                 .secrets
-                .map_key([branch, via.host_text, &port, name, &[class]]),
+                .map_hash([branch, via.host_text, &port, name, &[class]]),
             None => {
                 let number = request.cseq.number.to_be_bytes();
                 let fields = [
@@ -46,7 +46,7 @@ impl Engine {
                     name,
                     &[class],
                 ];
-                self.secrets.map_key(fields)
+                self.secrets.map_hash(fields)
             }
         }
     }

@@ -60,7 +60,7 @@ impl Report {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    key: u64,
+    hash: u64,
     minute: u64,
     reported: u16,
     unreported: u32,
@@ -78,11 +78,11 @@ impl Default for Refusals {
 impl Refusals {
     /// Counts a refusal. `Some`: the refusal is to be reported, with the number of those since the last
     /// report.
-    fn note(&mut self, report: Report, key: u64, now_s: u64) -> Option<u32> {
-        let place = self.places.get_mut(key as usize % PLACES)?;
-        if place.key != key {
+    fn note(&mut self, report: Report, hash: u64, now_s: u64) -> Option<u32> {
+        let place = self.places.get_mut(hash as usize % PLACES)?;
+        if place.hash != hash {
             *place = Place {
-                key,
+                hash,
                 ..Place::default()
             };
         }
@@ -111,9 +111,9 @@ impl Engine {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
         };
-        let key = self.secrets.map_key([&[report as u8], &ip, &code.to_be_bytes()]) as u64;
+        let hash = self.secrets.map_hash([&[report as u8], &ip, &code.to_be_bytes()]) as u64;
         self.refusals
-            .note(report, key, self.now.instant.as_micros() / 1_000_000)
+            .note(report, hash, self.now.instant.as_micros() / 1_000_000)
     }
 
     /// Reports a request that this server refuses. Challenges are no refusals, nor is the end of a cancelled

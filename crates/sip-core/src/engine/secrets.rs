@@ -174,8 +174,8 @@ impl Secrets {
         hash64(self.tag, [call_id, from_tag, branch])
     }
 
-    /// The key of a table entry, made of fields that a peer chose.
-    pub(crate) fn map_key<const N: usize>(&self, fields: [&[u8]; N]) -> u128 {
+    /// The hash of fields that a peer chose, by which tables find an entry.
+    pub(crate) fn map_hash<const N: usize>(&self, fields: [&[u8]; N]) -> u128 {
         Fields(fields).hash128(self.map)
     }
 

@@ -103,7 +103,7 @@ struct Open {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     open: Slab<Open>,
-    /// Look-ups of names under way, by [`Engine::name_key`], so that equal ones join.
+    /// Look-ups of names under way, by their [hash](Engine::name_hash), so that equal ones join.
     names: BTreeMap<u128, Key>,
     pub(crate) requests: usize,
     pub(crate) bytes: usize,
@@ -208,7 +208,7 @@ impl Engine {
         let (requests, bytes) = weight(&purpose);
         self.waiting.count(requests, bytes);
         self.waiting.count_source(&purpose, true);
-        let name = self.name_key(&purpose);
+        let name = self.name_hash(&purpose);
         let key = self.waiting.open.insert(Open { purpose, timer: None });
         let id = QueryId {
             slot: key.slot,
@@ -228,17 +228,17 @@ impl Engine {
 
     /// Whether a look-up of this name is under way.
     fn is_asking(&self, name: &[u8], kind: RecordKind) -> bool {
-        self.waiting.names.contains_key(&self.key_of(name, kind))
+        self.waiting.names.contains_key(&self.hash_of(name, kind))
     }
 
-    /// The key of a look-up: a keyed hash, since peers choose the names.
-    fn key_of(&self, name: &[u8], kind: RecordKind) -> u128 {
-        self.secrets.map_key([name, &[kind as u8]])
+    /// The hash of a look-up, with a key, since peers choose the names.
+    fn hash_of(&self, name: &[u8], kind: RecordKind) -> u128 {
+        self.secrets.map_hash([name, &[kind as u8]])
     }
 
-    fn name_key(&self, purpose: &Purpose) -> Option<u128> {
+    fn name_hash(&self, purpose: &Purpose) -> Option<u128> {
         match purpose {
-            Purpose::Resolve { name, kind, .. } => Some(self.key_of(name, *kind)),
+            Purpose::Resolve { name, kind, .. } => Some(self.hash_of(name, *kind)),
             Purpose::Credentials(_) | Purpose::Save { .. } => None,
         }
     }
@@ -269,7 +269,7 @@ impl Engine {
 
     /// Joins a look-up of this name that is under way. Returns the request if there is none.
     fn join_resolve(&mut self, name: &[u8], kind: RecordKind, parked: Parked) -> Result<(), Parked> {
-        let key = self.waiting.names.get(&self.key_of(name, kind)).copied();
+        let key = self.waiting.names.get(&self.hash_of(name, kind)).copied();
         let open = key.and_then(|key| self.waiting.open.get_mut(key));
         if let Some(Open {
             purpose: Purpose::Resolve { waiters, .. },
@@ -290,7 +290,7 @@ impl Engine {
         if let Some(timer) = open.timer {
             self.wheel.cancel(timer);
         }
-        if let Some(name) = self.name_key(&open.purpose) {
+        if let Some(name) = self.name_hash(&open.purpose) {
             self.waiting.names.remove(&name);
         }
         let (requests, bytes) = weight(&open.purpose);

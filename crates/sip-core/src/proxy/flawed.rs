@@ -217,7 +217,7 @@ impl Engine {
         let hash = client.hash().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
         let to = message.value(HeaderName::To).unwrap_or_default();
-        let branch_of = |engine: &Self, method: &[u8]| engine.secrets.map_key([method, &hash, to]) as u64;
+        let branch_of = |engine: &Self, method: &[u8]| engine.secrets.map_hash([method, &hash, to]) as u64;
         let ack = self.dialog_request(b"ACK", branch_of(self, b"ACK"), flow, &invite, message);
         let branch = branch_of(self, b"BYE");
         let bye = self.dialog_request(b"BYE", branch, flow, &invite, message);

@@ -107,7 +107,7 @@ impl Engine {
             self.probes = self.probes.wrapping_add(1);
             let unique = self
                 .secrets
-                .map_key([b"probe", &self.probes.to_be_bytes(), &member.hop.uri]);
+                .map_hash([b"probe", &self.probes.to_be_bytes(), &member.hop.uri]);
             let mut call_id = Vec::with_capacity(32);
             write_hex(&mut call_id, unique, 32);
             if self.other_owner(&call_id).is_none() {
