@@ -423,9 +423,9 @@ pub enum Event {
         sign: ScanSign,
         /// Whether the request counts towards a ban of the source; see [`Event::AuthFailed`].
         counts: bool,
-        /// `Some`: log the request, with the number of such requests of this source since the last that was
-        /// logged.
-        told: Option<u32>,
+        /// `Some(n)`: the request is to be logged, for `n` such requests of this source since the last
+        /// report, this one included. `None`: the request is not to be logged.
+        unreported: Option<u32>,
     },
     /// A peer of the trust domain is at this address. The event comes at once, then from time to time.
     PeerMet {
@@ -456,7 +456,7 @@ pub enum Event {
         is_contact: bool,
     },
     /// A next hop that had failed gave a response. Each worker reports this for itself, once after the last
-    /// [`Event::NextHopFailed`] with this address, whichever worker reported that.
+    /// [`Event::NextHopFailed`] with this address, from any worker.
     NextHopReturned {
         /// The address that the response came from.
         destination: SocketAddr,

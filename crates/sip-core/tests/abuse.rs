@@ -519,7 +519,7 @@ fn a_scan_by_datagram_is_logged_now_and_then_and_counts_where_the_source_is_veri
         source: FLOODER.parse().unwrap(),
         sign: ScanSign::UserAgent,
         counts: false,
-        told: Some(1),
+        unreported: Some(1),
     };
     assert_eq!(told, [expected]);
     assert_eq!(b.counters().dropped_scanner, 10);

@@ -34,8 +34,8 @@ impl Engine {
         true
     }
 
-    /// Whether an unreadable request was dropped as one of a scanner. It is recognised by the parts that can
-    /// be read.
+    /// Whether an unreadable request was dropped as a scanner's. A scanner is recognised by the parts that
+    /// can be read.
     pub(crate) fn drops_broken_scanner(&mut self, message: &Message<'_>, flow: &Flow) -> bool {
         if self.config.abuse.scanners.is_empty() {
             return false;
@@ -98,13 +98,13 @@ impl Engine {
 
     fn note_scan(&mut self, flow: &Flow, sign: ScanSign, counts: bool) {
         self.counters.dropped_scanner += 1;
-        let told = self.admission.tell(self.now.instant, flow.remote.ip());
-        if counts || told.is_some() {
+        let unreported = self.admission.tell(self.now.instant, flow.remote.ip());
+        if counts || unreported.is_some() {
             self.event(Event::Scanned {
                 source: flow.remote,
                 sign,
                 counts,
-                told,
+                unreported,
             });
         }
     }

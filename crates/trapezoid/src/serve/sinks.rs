@@ -150,9 +150,12 @@ fn record(event: &Event) {
             tracing::warn!(%source, dropped, "a source sends more than it may; messages were dropped");
         }
         Event::Scanned {
-            source, sign, told, ..
+            source,
+            sign,
+            unreported,
+            ..
         } => {
-            if let Some(dropped) = told {
+            if let Some(dropped) = unreported {
                 let sign = match sign {
                     ScanSign::UserAgent => "User-Agent",
                     ScanSign::FromUser => "From",
