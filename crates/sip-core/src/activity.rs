@@ -1,7 +1,7 @@
 //! The component on which a worker spends its CPU time.
 //!
-//! The core reads no clock. It reports each change of component to an [`Observer`] that the shell
-//! lends it. Without an observer, which is the usual case, a report is one comparison.
+//! The core reads no clock, but reports each change of component to an [`Observer`] that the shell lends it.
+//! Without an observer, which is the usual case, a report is one comparison.
 
 use alloc::sync::Arc;
 use core::fmt::Debug;
@@ -74,8 +74,8 @@ pub trait Observer: Debug + Send + Sync {
     fn enter(&self, component: Component) -> Component;
 }
 
-/// A handle that reports changes of component, if there is an observer. It is cheap to clone, and has no
-/// observer by default.
+/// A handle that reports changes of component, if there is an observer. Cheap to clone; without an observer
+/// by default.
 #[derive(Clone, Debug, Default)]
 pub struct Activity(Option<Arc<dyn Observer>>);
 

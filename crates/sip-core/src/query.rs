@@ -92,7 +92,7 @@ pub struct Secrets {
     /// `SHA-512-256(user:realm:password)`.
     pub ha1_sha512_256: Option<Zeroizing<[u8; 32]>>,
     /// Whether the secrets were read before the store became unavailable. If so, a digest response that
-    /// matches is right, and one that does not match proves nothing.
+    /// matches is right, and a mismatch proves nothing.
     pub outdated: bool,
 }
 

@@ -60,10 +60,9 @@ impl Now {
     }
 }
 
-/// The wall clock for registrations, nonces and marks of next hops: it gives the time of day, and never
-/// jumps. If the system's clock is set, by an hour or by a leap second, an hour of registrations must not end
-/// at once, nor live an hour longer. So this clock goes on from where it was and moves towards the system's,
-/// at most by one part in [`SteadyWall::SLEW`] faster or slower than time passes. User agents refresh long
+/// The wall clock of registrations, nonces and marks of next hops. It never jumps: if the system's clock is
+/// set, by an hour or by a leap second, registrations must not end early or late. This clock approaches the
+/// system's by at most one part in [`SteadyWall::SLEW`] of the time that passes. User agents refresh long
 /// before the last twentieth of their time.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyWall {

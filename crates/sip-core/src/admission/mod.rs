@@ -10,8 +10,8 @@
 //! configuration, at all addresses that name service gives.
 //!
 //! Name service is queried as long as any source may be refused (`proxy/peers.rs`), and addresses are learnt
-//! as requests are sent there, too. They are reported to all workers, since a peer's messages may come to any
-//! of them. A source is checked for exemption only when it is about to be refused.
+//! as requests are sent there, too. New addresses are reported to all workers, since a peer's messages may
+//! come to any of them. A source is checked for exemption only when it is about to be refused.
 
 pub(crate) mod bucket;
 mod source;

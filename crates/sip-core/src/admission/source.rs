@@ -19,8 +19,8 @@ pub struct Source(u64);
 
 const V4: u64 = 0xffff_ffff << 32;
 
-/// The well-known prefix of translators. It has 96 bits; no other address of the network of 64 bits
-/// around it is in use.
+/// The well-known prefix of translators, of 96 bits. No other address of the network of 64 bits around it is
+/// in use.
 const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
 
 impl Source {

@@ -160,8 +160,8 @@ fn is_realm(value: &AuthValue<'_>, realm: &[u8]) -> bool {
     unescaped(text).eq(realm.iter().copied())
 }
 
-/// Header lines (spans of [`Message::source`]) with credentials for `realm`, in both roles. They are used up
-/// here, and no other server needs them (RFC 3261 §22.3).
+/// Header lines (spans of [`Message::source`]) with credentials for `realm`, in both roles. Such credentials
+/// are used up here, and no other server needs them (RFC 3261 §22.3).
 pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator<Item = Range<usize>> {
     [HeaderName::Authorization, HeaderName::ProxyAuthorization]
         .into_iter()
@@ -178,8 +178,8 @@ pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator
         .map(|field| field.start as usize..field.end as usize)
 }
 
-/// Whether `realm = …` stands somewhere in `text`, whatever is around it. Another parser may find parameters
-/// that this one does not, or take a second `realm` instead of the first.
+/// Whether `realm = …` stands anywhere in `text`. Another parser may find parameters that this parser does
+/// not find, or take a second `realm` instead of the first.
 fn asks_realm(text: &[u8], realm: &[u8]) -> bool {
     let names = text.windows(5).enumerate();
     let mut names = names.filter(|(_, name)| name.eq_ignore_ascii_case(b"realm"));

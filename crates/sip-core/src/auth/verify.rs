@@ -60,7 +60,7 @@ impl Authenticator {
     }
 
     /// Whether credentials show that their sender receives messages at `source`: they are for a challenge
-    /// that went there. Their nonce must have been found good.
+    /// that went there. The nonce of the credentials must have been found good.
     pub fn answers_from(&self, credentials: &Credentials<'_>, source: IpAddr) -> bool {
         self.nonces.issued_to(credentials.nonce, source)
     }
@@ -142,8 +142,8 @@ impl Authenticator {
     }
 }
 
-/// A hash that is compared with others of this process only. It is never visible outside, so that it need not
-/// withstand analysis, as SipHash does at four times the cost.
+/// A hash that is compared with others of this process only. The hash is never visible outside, so it need
+/// not withstand analysis, as SipHash does at four times the cost.
 fn fold_all(mut state: u64, key: u64, text: &[u8]) -> u64 {
     let (rows, rest) = text.as_chunks::<16>();
     let mut last = [0; 16];

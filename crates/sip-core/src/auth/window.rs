@@ -12,9 +12,9 @@
 //! opens no door either.
 //!
 //! Windows leave once their nonce is past its end, oldest first: each use removes at most [`EXPIRE_PER_USE`]
-//! of them, so that a use costs O(1). These windows raise the floor as well: a nonce that was too old may be
-//! young enough later, if the lifetime is made longer or the clock set back. The cost is one more challenge
-//! for nonces that were issued as early and not used until then.
+//! of them, so that a use costs O(1). Expired windows raise the floor, too: a longer lifetime, or a clock
+//! that is set back, could make their nonces valid again. Unused nonces of the same age cost one challenge
+//! more.
 
 use alloc::collections::VecDeque;
 
@@ -172,7 +172,7 @@ impl Windows {
         if self.queue.len() >= self.capacity {
             self.pop();
             self.evicted += 1;
-            // The new nonce may be as old as the one that made room for it.
+            // The new nonce may be as old as the nonce that made room for it.
             if nonce.issued_unix_ms <= self.floor_unix_ms {
                 return NonceUse::Unknown;
             }

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// State of one member, shared by all workers. It is read for each call, and written only when a part of it
-/// changes or a call fails.
+/// State of one member, shared by all workers. The state is read for each call, and written only when a part
+/// of it changes or a call fails.
 #[derive(Debug, Default)]
 pub struct Health {
     drained: AtomicBool,

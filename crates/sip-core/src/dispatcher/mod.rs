@@ -131,8 +131,8 @@ pub type Order = SmallVec<[u16; 8]>;
 
 impl Group {
     /// Members that may get a call now, in the order in which to try them. `call` is a hash of the Call-ID.
-    /// If `fixed`, only the Call-ID decides: no state is kept, and all requests and copies of one call must
-    /// give the same first member (RFC 3261 §16.11).
+    /// If `fixed` (stateless), only the Call-ID decides, so that all requests of one call and their copies
+    /// get the same first member (RFC 3261 §16.11).
     pub fn order(&self, call: u64, now_unix_ms: u64, fixed: bool) -> Order {
         let mut order: Order = (0u16..)
             .zip(&self.members)
@@ -156,7 +156,7 @@ impl Group {
             Distribution::Priority => {
                 let priority = |i: &u16| self.member(*i).map(|m| m.priority);
                 order.sort_by_key(priority);
-                // Members of the first priority take turns, whatever other members there are.
+                // Members of the first priority take turns, regardless of other members.
                 let equals = order
                     .iter()
                     .take_while(|i| priority(i) == order.first().and_then(priority));

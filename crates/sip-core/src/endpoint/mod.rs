@@ -97,9 +97,9 @@ impl Endpoint {
     /// this worker, or must be read by [`Endpoint::handle_message`] to know. Giving it to that worker at once
     /// saves that reading, which would end in [`Handled::HandOver`].
     ///
-    /// A datagram that would not be handed over (it is refused, or belongs to no worker) may be named here,
-    /// too: that worker does the same with it. A message on a stream must not be, since its connection may
-    /// have to be closed where it is.
+    /// May also name a worker for a datagram that [`Endpoint::handle_message`] would refuse or drop: the
+    /// other worker does the same. Not for messages on streams: the worker of the connection must be able to
+    /// close it.
     #[must_use]
     pub fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         if !self.engine.holds_state {
@@ -181,8 +181,8 @@ impl Endpoint {
             let _ = engine.refuse_unreadable(&message, flow, error.fault.into());
         } else {
             let outcome = engine.handle_flawed(&message, flow, Flaw::Framing(error.fault));
-            // Without its last line the head has no end, whatever else was wrong. So the other worker, too,
-            // takes it for a response that cannot be relayed.
+            // Without its last line the head has no end. So the other worker, too, takes the message for a
+            // response that cannot be relayed.
             if let Handled::HandOver(worker) = self.follow(outcome) {
                 let head = error.head.strip_suffix(b"\r\n").unwrap_or(error.head);
                 return Some((worker, head.into()));

@@ -41,7 +41,7 @@ struct Place {
     at: u32,
 }
 
-/// The hash of an address-of-record. It is keyed, since peers choose the names.
+/// The hash of an address-of-record, with a key, since peers choose the names.
 fn hash(secrets: &Secrets, aor: &[u8]) -> u64 {
     secrets.map_hash([aor]) as u64
 }

@@ -1,11 +1,12 @@
-//! Header fields in which only the operator's own network may make a claim: the identity of the
-//! caller, the party that is charged, the origin of a call. They are removed from messages of
-//! untrusted sources, requests and responses alike, before a server behind this one believes them.
+//! Header fields in which only the operator's own network may make a claim: the identity of the caller, the
+//! party that is charged, the origin of a call. These fields are removed from messages of untrusted sources,
+//! requests and responses alike, before a server behind this one believes them.
 //!
-//! Some header fields are kept on purpose: those that their author signs (Identity, RFC 8224), and those that
-//! user agents are meant to write (P-Preferred-Identity, which is checked; History-Info, RFC 7044; Privacy;
-//! Reason). Diversion (RFC 5806) is kept, too: every PBX that forwards must write it, so its gateway must
-//! decide which PBX it believes.
+//! Some header fields are kept on purpose:
+//! - header fields with a signature (Identity, RFC 8224);
+//! - header fields that user agents write (P-Preferred-Identity, which is checked; History-Info, RFC 7044;
+//!   Privacy; Reason);
+//! - Diversion (RFC 5806), which every forwarding PBX writes: the gateway decides which PBX to trust.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -42,7 +43,7 @@ const CLAIMS: [(&[u8], Strip); 26] = [
     (b"p-profile-key", Strip::Always),
     // RFC 7316: the private network that a call belongs to, and so the users that it may reach.
     (b"p-private-network-indication", Strip::Always),
-    // RFC 5502: the user in the name and with the rights of which services run.
+    // RFC 5502: the user for whose services the request runs.
     (b"p-served-user", Strip::Always),
     // RFC 4457: where the user's data are.
     (b"p-user-database", Strip::Always),

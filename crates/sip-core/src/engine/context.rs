@@ -79,7 +79,7 @@ pub(crate) struct Target {
     pub(crate) alternate_of: Option<u8>,
     /// Max-Breadth for the target's branch (RFC 5393 §5).
     pub(crate) breadth: u32,
-    /// Whether the target is to be reached by TLS, whatever its URI says.
+    /// Whether the target is to be reached by TLS, even if its URI does not ask for TLS.
     pub(crate) secure: bool,
     /// Whether the target is a registered contact, and not a next hop of the configuration.
     pub(crate) is_contact: bool,
@@ -429,7 +429,7 @@ impl Best {
         self.status == 0 || rank(status) < rank(self.status)
     }
 
-    /// Replaces the best response by the one that `write` makes.
+    /// Replaces the best response by the response that `write` makes.
     pub(crate) fn take(&mut self, status: u16, write: impl FnOnce(&mut Vec<u8>)) {
         let mut text = Vec::new();
         write(&mut text);

@@ -388,7 +388,7 @@ impl Directory {
             .filter_map(|at| config.domains.get(*at))
     }
 
-    /// The domain that `uri` belongs to by its host, if it has no port or one that we listen on.
+    /// The domain that `uri` belongs to by its host, if the URI has no port or a port that we listen on.
     pub(crate) fn domain_of<'c>(&self, config: &'c Config, uri: &SipUri<'_>) -> Option<&'c Domain> {
         if uri.port.is_some_and(|port| !self.ports.contains(&port)) {
             return None;
@@ -444,11 +444,12 @@ impl Entry {
     }
 }
 
-/// Whether a message on `flow` comes from one of `networks`. A request that this server has sent to itself
-/// comes from none: else a contact that leads back here would give its calls the server's rights. A WebSocket
-/// that any web page may open comes from none either: else the page would get the rights of the browser's
-/// network. Nor does a WebSocket from the loopback: a web server on this machine forwards WebSockets of any
-/// origin (`Engine::as_page` sees to other addresses of this machine).
+/// Whether a message on `flow` comes from one of `networks`. `false` for three kinds of messages, which would
+/// get rights that their author lacks:
+/// - A request that this server has sent to itself: a contact may lead back here.
+/// - A WebSocket that any web page may open: the source address is the browser's.
+/// - A WebSocket from the loopback: a web server on this machine may have forwarded it (`Engine::as_page`
+///   sees to other addresses of this machine).
 pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
     let is_forwarded = || {
         matches!(flow.transport, Transport::Ws | Transport::Wss)
@@ -471,10 +472,14 @@ pub(crate) fn in_networks(networks: &[Network], ip: IpAddr) -> bool {
     networks.iter().any(|n| n.contains(ip))
 }
 
-/// The listener from which to send to `to` over `transport`. The listener with the smallest network that
-/// holds `to` comes first, then the one at which the message came in, if it is not on the loopback. Else it
-/// is the first; but if that is on the loopback and `to` is not, the first that is not on the loopback.
-/// `None`: there is no listener of that transport and address family.
+/// The listener that sends to `to` over `transport`. In this order:
+/// 1. the listener with the smallest network that holds `to`; of equals, the listener at which the message
+///    came in;
+/// 2. the listener at which the message came in, if it is not on the loopback;
+/// 3. the first listener. If `to` is not on the loopback, listeners on the loopback are skipped, unless there
+///    is no other.
+///
+/// `None`: there is no listener of this transport and address family.
 fn egress(
     config: &Config,
     transport: Transport,

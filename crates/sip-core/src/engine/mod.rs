@@ -71,7 +71,7 @@ use waiting::Waiting;
 pub struct Keys {
     /// The domain's secret, from which the keys of branches, Record-Route and nonce MACs are derived.
     pub domain_secret: [u8; 32],
-    /// The seed of unique nonce bits and hash keys. It differs between endpoints and starts.
+    /// The seed of unique nonce bits and hash keys. Endpoints and starts have different seeds.
     pub seed: [u8; 32],
 }
 
@@ -168,8 +168,8 @@ impl FlowOnly {
     }
 }
 
-/// The course of a client transaction, nearly always the usual one. It takes one byte, since every client
-/// transaction has one.
+/// The course of a client transaction: plain, switched to TCP, or hung up. One byte, since every client
+/// transaction has a course.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Course(u8);
 
@@ -328,7 +328,7 @@ pub(crate) struct LocationTarget {
     pub(crate) flow: Flow,
     pub(crate) q_milli: u16,
     pub(crate) expires_unix_s: u64,
-    /// Whether the contact is to be reached by TLS, whatever its URI says now (RFC 5630 §5.3).
+    /// Whether the contact is to be reached by TLS, even if its URI does not ask for TLS now (RFC 5630 §5.3).
     pub(crate) secure: bool,
     /// Whether its flow is the only way to the contact (RFC 5626 §5.3, RFC 7118 §5).
     pub(crate) only_flow: bool,
@@ -444,8 +444,9 @@ impl Engine {
         flow.proof == Proof::Trusted || directory::comes_from(&self.config.trust, flow)
     }
 
-    /// The same flow, with [`Proof::Page`] if it is a WebSocket that a page of any origin may have opened, or one
-    /// without certificate from an address of this machine: a web server here forwards those of anybody.
+    /// The flow with [`Proof::Page`], if a web page of any origin may have written its messages. Two kinds
+    /// are such: WebSockets of a listener without `origins`, and WebSockets without certificate from an
+    /// address of this machine, which a web server may have forwarded.
     pub(crate) fn as_page(&self, flow: Flow) -> Flow {
         let is_any = || {
             let listener = self.config.listeners.get(usize::from(flow.listener.0));
@@ -547,7 +548,7 @@ impl Engine {
     }
 
     /// Parses `bytes` with a borrowed index and hands the message to `use_it`. `None`: the bytes are no SIP
-    /// message. They were accepted before, so no limit applies: limits may be lower by now.
+    /// message. The message was accepted before, so no limit applies: limits may be lower by now.
     pub(crate) fn with_message<R>(
         &mut self,
         bytes: &[u8],

@@ -37,8 +37,8 @@ pub(super) fn number(kind: u8, name: &[u8]) -> PlaceId {
 }
 
 /// The number of a domain of ours; 0: none. A domain that asks for credentials in dialogs has a number from 1
-/// to 15, by its name. One that does not has a number from 16 to 30. Two domains may share a number. If so,
-/// either both ask in dialogs, though perhaps for different methods, or neither does.
+/// to 15, by its name. A domain that does not has a number from 16 to 30. Two domains may share a number. If
+/// so, either both ask in dialogs, though perhaps for different methods, or neither does.
 pub(crate) type DomainNumber = u8;
 
 /// Numbers of each kind.
@@ -61,9 +61,8 @@ fn asks_in_dialogs(domain: &Domain) -> bool {
 /// The domains that marks may mean by each number.
 pub(super) type DomainsByNumber = [Vec<usize>; 2 * OF_KIND as usize + 1];
 
-/// Positions of the domains that a mark may mean by a number: of those that have the number, and of those
-/// that had it before they began to ask for credentials. If there are none, of those that had it before they
-/// ceased to ask.
+/// Positions of the domains that a mark may mean by a number. First, domains with this number, now or before
+/// they began to ask for credentials. If there are none, domains that had it before they ceased to ask.
 pub(super) fn domains_by_number(config: &Config) -> DomainsByNumber {
     let numbers: Vec<DomainNumber> = config.domains.iter().map(domain_number).collect();
     let with = |wanted: &dyn Fn(DomainNumber) -> bool| -> Vec<usize> {
@@ -180,7 +179,7 @@ impl Engine {
         found.unwrap_or_else(|| self.denied_place(ip))
     }
 
-    /// Whether a host is a guarded place, but not one that a mark naming `named` leads to.
+    /// Whether a host is a guarded place, and `named`, the place that the mark names, is none of its places.
     pub(crate) fn is_guarded(&self, host: HostRef<'_>, named: PlaceId) -> bool {
         if !self.directory.has_places() {
             return false;

@@ -1,5 +1,5 @@
-//! Reports of refused requests, failed authentications and rewritten digest URIs: one for each, up to a bound for each
-//! source and status (or reason), and a bound for all.
+//! Reports of refused requests, failed authentications and rewritten digest URIs. Each source and status (or
+//! reason) has a bound; so have all together.
 //!
 //! A request that is refused in silence is the hardest fault to find. A flood of refused requests must not
 //! become a flood of events. Refusals beyond a bound are counted; the next report of the same source and

@@ -169,7 +169,7 @@ impl Engine {
             .to_tag(message.call_id().unwrap_or_default(), from_tag, branch)
     }
 
-    /// Whether the To tag of this request is one that we put into a response to its INVITE.
+    /// Whether we put the To tag of this request into a response to its INVITE.
     pub(crate) fn has_own_tag(&self, message: &Message<'_>) -> bool {
         let Some(tag) = message.to().ok().and_then(|to| to.tag()) else {
             return false;

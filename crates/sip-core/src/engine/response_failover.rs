@@ -14,8 +14,8 @@ use crate::time::Instant;
 
 /// The most sources that are remembered.
 const MOST: usize = 256;
-/// Tries for one source in [`WINDOW_US`]: enough for a proxy that fails while it has a few calls,
-/// each with its 100, 180 and 200, at a few addresses. A busier neighbour belongs in `trust`.
+/// Tries for one source in [`WINDOW_US`]. Enough for a proxy that fails with a few calls: three responses
+/// each, at a few addresses. A busier neighbour belongs in `trust`.
 pub(crate) const TRIES: u32 = 64;
 /// Length of the window, from the first try; as long as a transaction lives.
 const WINDOW_US: u64 = 32 * 1_000_000;

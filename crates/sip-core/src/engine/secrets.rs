@@ -2,9 +2,9 @@
 //! equals.
 //!
 //! SipHash is a pseudo-random function made for short inputs. To tags, flow tokens and loop marks are
-//! SipHash-2-4. Hashes that each message needs are SipHash-1-3 of 128 bits: table keys, branches (64 bits,
-//! and a pad of 64) and the marks of dialogs (48 bits for the callee, a seed of 64 for the caller). Fields
-//! are hashed as length and bytes, so that no two field lists encode alike.
+//! SipHash-2-4. Table hashes, branches and dialog marks are needed for each message: SipHash-1-3 of 128 bits.
+//! docs/decisions.md has the bits that each of them takes. Fields are hashed as length and bytes, so that no
+//! two field lists encode alike.
 
 use core::hash::Hasher as _;
 
@@ -59,8 +59,8 @@ impl Secrets {
         }
     }
 
-    /// The branch that a request gets from us. It is the same for each copy of the request, on each node and
-    /// after a restart (RFC 3261 §16.11).
+    /// The branch that a request gets from us. Each copy of the request gets the same branch, on each node
+    /// and after a restart (RFC 3261 §16.11).
     pub(crate) fn branch(&self, of: &BranchInput<'_>, target: u8) -> Branched {
         let mut numbers = [0; 23];
         let [p1, p0] = of.port.to_be_bytes();
@@ -79,9 +79,9 @@ impl Secrets {
             }
         };
         let fields = [of.received_branch, of.sent_by, of.call_id, of.from_tag, numbers];
-        // Methods whose Via hides a value have different pads: a callee may know the value that one of them
-        // hides, as it may make that request itself. Unknown methods are hashed, too, so that no caller
-        // chooses a method by the key that it gives.
+        // Methods whose Via hides a value have different pads: a callee can make a request itself, and so
+        // learn the value that this method's pad hides. Unknown methods are hashed, too, so a caller cannot
+        // choose a pad by its method.
         let hash = if is_common(of.method) {
             Fields(fields).hash128(self.branch)
         } else {
@@ -94,7 +94,7 @@ impl Secrets {
         }
     }
 
-    /// The 20 bits by which marks of this secret are recognised. They prove nothing.
+    /// The 20 bits by which marks of this secret are recognised. These bits prove nothing.
     #[inline]
     pub(crate) const fn mark_domain(&self) -> u32 {
         self.mark_domain.0

@@ -49,8 +49,8 @@ impl Seed {
     }
 
     /// The sealed seed, for a request with other hosts below in Record-Route. `below` is their hash; 0: there
-    /// are none. Only a response with the same hosts opens the seed. A callee could write another host below,
-    /// which would get the caller's requests with the caller's mark; so that mark is not valid.
+    /// are none. Only a response with the same hosts opens the seed. If a callee adds a host below, that host
+    /// receives the caller's requests and mark. The seal makes such a mark invalid.
     ///
     /// The seed is under a cipher and not a pad: a callee could know a pad from calls of its own, and find
     /// out the seed. The visible bits are changed, too, so that each of two passes through this server turns

@@ -17,7 +17,7 @@ use crate::transaction::table::ServerKey;
 use crate::transport::Flow;
 
 /// The share of `limits.parked_requests` that requests of one source may take while they wait for
-/// credentials. It is one in [`SOURCE_SHARE`], but at least [`SOURCE_LEAST`] requests.
+/// credentials. The share is one in [`SOURCE_SHARE`], but at least [`SOURCE_LEAST`] requests.
 const SOURCE_SHARE: usize = 8;
 const SOURCE_LEAST: usize = 64;
 

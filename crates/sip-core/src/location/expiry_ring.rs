@@ -3,7 +3,7 @@
 //!
 //! Filing a slot, removing one and finding a due one cost O(1); slots that are not due are not looked at. The
 //! lists are linked both ways by slot number. So a slot stands in one bucket at most and is removed without a
-//! search: no garbage, whatever a peer registers and removes.
+//! search: no garbage, regardless of what peers register and remove.
 //!
 //! A refresh moves nothing: a filed slot stays where it is when its end moves further away. At its old end
 //! the slot is looked at once and filed at the new one. So each look that finds nothing to remove is paid by

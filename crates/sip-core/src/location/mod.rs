@@ -102,7 +102,8 @@ impl Binding {
         }
     }
 
-    /// Whether a REGISTER of the one replaces the other.
+    /// Whether both are the same binding, so that a REGISTER for one replaces the other (RFC 3261 §10.3 step
+    /// 7).
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let uri = |text| Uri::parse(text).ok();
         self.identity().is(other.identity(), || {
@@ -136,9 +137,9 @@ impl Identity<'_> {
 /// All bindings of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AorRecord {
-    /// The bindings, best `q` first. Of equals, the most recently made comes first; of one REGISTER's, the
-    /// one that it names last. Of one user agent's, the most recently registered comes first. A user agent
-    /// that only refreshes does not go before others.
+    /// The bindings, best `q` first. Of equals, the newest binding comes first, and within one REGISTER the
+    /// last Contact. Of the flows of one user agent, the most recently registered comes first. By a refresh a
+    /// user agent keeps its place among others.
     pub bindings: Vec<Binding>,
     /// The version, which grows with each change: of two writes the higher wins. It starts from the wall
     /// clock ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.

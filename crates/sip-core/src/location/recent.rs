@@ -1,9 +1,9 @@
 //! Recent changes that are over, in memory and for a while: removals of bindings, and rollbacks.
 //!
-//! A datagram that was doubled or delayed may come after later ones. A REGISTER that comes after the one that
-//! removed its binding is out of order like any other (RFC 3261 §10.3 step 7). But the binding is gone, and
-//! with it the CSeq to compare. So a tombstone is kept for as long as a copy may be on its way. It is the
-//! removed binding with three fields changed:
+//! A datagram that was doubled or delayed may come after later ones. A REGISTER that comes after the REGISTER
+//! that removed its binding is out of order like any other (RFC 3261 §10.3 step 7). But the binding is gone,
+//! and with it the CSeq to compare. So a tombstone is kept for as long as a copy may be on its way. A
+//! tombstone is the removed binding with three fields changed:
 //!
 //! - `cseq` is that of the removing REGISTER, if the Call-IDs match;
 //! - `expires_unix_s` is the second at which the tombstone itself ends;
@@ -66,8 +66,8 @@ impl RolledBack {
 }
 
 impl RecentChanges {
-    /// Whether a REGISTER with this Call-ID and CSeq is older than the one that removed a binding which it
-    /// `names`.
+    /// Whether a REGISTER with this Call-ID and CSeq is older than the REGISTER that removed a binding which
+    /// it `names`.
     pub(crate) fn is_behind_removal(
         &self,
         call_id: &[u8],

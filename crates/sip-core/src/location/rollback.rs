@@ -1,4 +1,4 @@
-//! The rollback of one change of a record, whatever changes came after it.
+//! The rollback of one change of a record. Later changes are kept.
 //!
 //! A registration that cannot be stored is refused, and must "leave the bindings as they were" (RFC 3261
 //! §10.3). Meanwhile others may have registered, and bindings may have ended: those changes stand. The
@@ -15,8 +15,8 @@ use super::{AorRecord, Binding};
 
 impl AorRecord {
     /// Rolls back the change to version `version`. `lost` are the bindings that the change replaced or
-    /// removed, as they were before it. Returns whether any binding changed: none does if later changes did
-    /// the same again, or undid it. The version stays.
+    /// removed, as they were before it. Returns whether any binding changed. If later changes repeated or
+    /// undid this one, none does. The version stays.
     pub(crate) fn rollback(&mut self, lost: &[Binding], version: u64, now_unix_s: u64) -> bool {
         let was_last = self.version == version;
         let is_made = |binding: &Binding| binding.updated == version;
@@ -130,7 +130,7 @@ impl AorRecord {
     }
 }
 
-/// The binding as it was before `newer` took its place. Its connection may have closed since.
+/// The binding as it was before `newer` took its place. The connection of that binding may have closed since.
 fn with_connection(mut old: Binding, newer: &Binding) -> Binding {
     if newer.received.remote == old.received.remote {
         old.received.conn = newer.received.conn;

@@ -97,7 +97,7 @@ impl Block {
     }
 }
 
-/// An entry of the index. It holds its hash, so that a growing table reads no block.
+/// An entry of the index, with its hash, so that a growing table reads no block.
 #[derive(Clone, Copy)]
 struct Entry {
     slot: u32,
@@ -242,7 +242,7 @@ impl Shard {
     /// next walk goes on; `None`: this was the last of the shard.
     ///
     /// A record keeps its slot while it has a binding. So successive walks meet each record that stays once,
-    /// whatever changes between them.
+    /// even if records change between them.
     pub fn walk(
         &self,
         from: usize,

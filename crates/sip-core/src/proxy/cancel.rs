@@ -120,7 +120,8 @@ impl Engine {
         self.respond_with(server, status, &[]);
     }
 
-    /// Ends a server transaction without a final response (RFC 4320 §4.2), and reports its request as one that timed out.
+    /// Ends a server transaction without a final response (RFC 4320 §4.2), and reports its request as timed
+    /// out.
     pub(super) fn time_out_silently(&mut self, server: ServerKey) {
         let Some(found) = self.table.live_mut(server) else {
             return;

@@ -138,7 +138,7 @@ impl Engine {
     ) -> Result<(), NotSent> {
         let ingress = request.flow.listener;
         let (at, to) = match decision.flow {
-            // The flow of a registration is the way, whatever it is to carry (RFC 5626 §5.3).
+            // The flow of a registration carries every request for its contact (RFC 5626 §5.3).
             Some(flow) => (None, flow),
             None => self
                 .next_candidate(&decision.candidates, 0, ingress)
@@ -150,7 +150,8 @@ impl Engine {
             .is_some_and(super::switch::may_switch);
         let stateless =
             request.method == Method::Ack || (decision.state == StateMode::Stateless && server.is_none());
-        // Behind a registration's flow stand all candidates, or a name that is not known yet.
+        // If a registration's flow fails, all candidates are still to be tried, or a name is still to be
+        // resolved.
         let next = at.map_or(0, |at| at + 1);
         let has_more = || {
             self.next_candidate(&decision.candidates, next, ingress).is_some()
@@ -264,7 +265,7 @@ impl Engine {
         decided: Decided,
     ) {
         let path = decision.contact.map_or(&[][..], |contact| contact.path);
-        // The contact stays what it is, whatever registers meanwhile; and no 3xx leads back to a URI that was
+        // The contact stays the same if others register meanwhile, and no 3xx leads back to a URI that was
         // tried.
         let uri = if decision.contact.is_some() || decision.shape.recurse {
             self.edited_uri(request)

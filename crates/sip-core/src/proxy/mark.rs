@@ -112,8 +112,8 @@ impl Mark {
         (Self(head | u128::from(mac) & MAC_BITS), Seed::new(mac, hidden))
     }
 
-    /// The caller's mark of the same dialog. It proves no more than this mark does: a forged mark gives a
-    /// forged one.
+    /// The caller's mark of the same dialog. The caller's mark proves no more than this mark does: a forged
+    /// mark gives a forged mark.
     pub(crate) fn of_caller(self, secrets: &Secrets, call_id: &[u8], [caller, callee]: [&[u8]; 2]) -> Self {
         let (_, seed) = Self::of_callee(secrets, self.0, call_id, caller);
         let mac = seed.map_or(0, |seed| seed.caller_mac(callee));
@@ -220,9 +220,9 @@ impl Engine {
         }
     }
 
-    /// Turns the marks in several values, or in one that was written anew. A host that the callee put below a
-    /// value of ours gets the caller's requests before this server does. So the host makes that value's mark
-    /// useless ([`Seed::opened`]).
+    /// Turns the marks in several values, or in a value that was written anew. A host that the callee put
+    /// below a value of ours gets the caller's requests before this server does. So the host makes that
+    /// value's mark useless ([`Seed::opened`]).
     fn turn_marks_of_several(&mut self, message: &Message<'_>, turn: Turn) {
         let to = message.to().ok();
         let callee_tag = to.as_ref().and_then(NameAddr::tag).unwrap_or_default();
@@ -304,8 +304,8 @@ impl Engine {
         })
     }
 
-    /// Removes marked Record-Route values from the response to a NOTIFY. It goes to the callee, which must
-    /// not get the caller's mark, and whose route set is made already.
+    /// Removes marked Record-Route values from the response to a NOTIFY. The response goes to the callee,
+    /// which must not get the caller's mark, and whose route set is made already.
     #[cold]
     fn keep_marks_from_notifier(&mut self, message: &Message<'_>) {
         if !message.cseq().is_ok_and(|cseq| cseq.method == Method::Notify) {

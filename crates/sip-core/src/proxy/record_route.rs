@@ -63,7 +63,7 @@ pub(crate) enum RouteOwner {
     OwnHost,
     /// Made by us for this dialog.
     Marked {
-        /// The mark of the value, which says whose value it is.
+        /// The mark of the value: it names the side that the value was made for.
         mark: Mark,
         /// The flow that the value names.
         flow: Option<TokenOwner>,
@@ -95,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Whether this server stays in the path of the dialog that a request begins. If a side is
-    /// reached by its flow only, this server stays whatever the rule says.
+    /// Whether this server stays in the path of the dialog that a request begins. If a side is reached by its
+    /// flow only, this server stays, even if the rule says otherwise.
     pub(super) fn stay(&self, request: &Request<'_>, leaving: &EgressEdits) -> Option<Stay> {
         let call_id = request.call_id;
         let (caller_tag, (mark, seed), flows) = if begins_dialog(request) {

@@ -50,7 +50,8 @@ struct Found {
 }
 
 impl Engine {
-    /// Makes targets of the contacts of a 3xx. They are tried by q, after the targets that the request has.
+    /// Makes targets of the contacts of a 3xx. The new targets are tried by q, after the targets that the
+    /// request has.
     pub(super) fn recurse(
         &mut self,
         server: ServerKey,
@@ -117,7 +118,7 @@ impl Engine {
     }
 
     /// Whether a user decides where this client transaction's 3xx leads. If so, the response is from a
-    /// registered contact, or from one that another 3xx named, and its source is not trusted.
+    /// registered contact, or from a contact that another 3xx named, and its source is not trusted.
     fn is_of_user(&mut self, server: ServerKey, client: ClientKey) -> bool {
         let Some(client) = self.table.client(client) else {
             return false;

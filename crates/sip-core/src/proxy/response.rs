@@ -48,7 +48,7 @@ pub(super) struct Response<'a> {
     flow: Flow,
     /// Whether the topmost Via has a line of its own, and another Via follows.
     via_is_alone: bool,
-    /// How the callee's marks in the response are turned; `None`: none is of its transaction.
+    /// The turn of the callee's marks in the response; `None`: none of them is of its transaction.
     turn: Option<Turn>,
 }
 
@@ -173,9 +173,8 @@ impl Engine {
         *counter += 1;
     }
 
-    /// Relays a response to the next Via, if the topmost is one that we wrote for that request
-    /// (§16.11). A branch that does not follow from the rest of the message is not ours, and nothing
-    /// is sent on.
+    /// Relays a response to the next Via, if we wrote the topmost Via for that request (§16.11). A branch
+    /// that does not follow from the rest of the message is not ours, and nothing is sent on.
     fn relay_response_statelessly(
         &mut self,
         mut response: Response<'_>,

@@ -11,7 +11,7 @@
 //!   requests have no CANCEL and no ACK, and a copy has the same length, so that it takes the same way. The
 //!   number in the branch, under the branch's hash, shows that a request has switched.
 //! - With state the branch knows its transport, and CANCEL and ACK follow it.
-//! - **A request goes back to UDP** if it could not be delivered before a response came, whatever the cause:
+//! - **A request goes back to UDP** if it could not be delivered before a response came. Every cause counts:
 //!   the shell does not distinguish a reset from a time-out. The transaction begins anew with the same
 //!   branch, so that a peer that got both requests recognises a copy. The attempt by TCP counts as no failure
 //!   of the next hop. A request that was cancelled meanwhile is not sent again.
@@ -67,8 +67,8 @@ struct NewBranch {
 
 impl Engine {
     /// Switches a request with state, which is too long for a datagram, to TCP: changes `text` and `to`.
-    /// Returns whether the request was switched. It stays on UDP if no listener reaches that address by TCP,
-    /// or if TCP failed there lately.
+    /// Returns whether the request was switched. The request stays on UDP if no listener reaches that address
+    /// by TCP, or if TCP failed there recently.
     #[cold]
     pub(super) fn switch_to_stream(
         &mut self,

@@ -50,7 +50,7 @@ impl Engine {
     /// Whether one more response may go to the addresses in this Via: any number for a trusted
     /// source, few for another ([`crate::engine::response_failover`]).
     fn may_look_elsewhere(&mut self, via: &Via<'_>, to: Flow) -> bool {
-        // The source of the request, whatever was tried since: we put `received` into the Via if
+        // The source of the request, not an address that was tried since: we put `received` into the Via if
         // sent-by is another address.
         let source = via.received_any().or_else(|| via.host.ip());
         let source = source.unwrap_or_else(|| to.remote.ip());
@@ -105,8 +105,9 @@ impl Engine {
                     HostRef::Name(name) if to.transport == Transport::Tls => PeerName::new(name),
                     HostRef::Name(_) | HostRef::Ip(_) => None,
                 };
-                // The search begins behind the address that failed. It begins with the first if the source
-                // itself failed, or, by TLS, a connection: that address was not tried for this name yet.
+                // The search begins behind the address that failed. If the source itself failed, or, by TLS,
+                // a connection, the search begins with the first address, which was not tried for this name
+                // yet.
                 let failed = candidates.iter().position(|c| c.address == to.remote);
                 let failed = failed.filter(|_| peer.is_none() || to.conn.is_none());
                 let from = failed.map_or(0, |at| at + 1);

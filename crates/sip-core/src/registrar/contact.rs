@@ -146,8 +146,8 @@ pub(crate) fn destination<'a>(uri: &SipUri<'a>) -> Host<'a> {
     other.unwrap_or(uri.host)
 }
 
-/// The granted interval (RFC 3261 §10.3 step 7): one that is too brief is refused, one that is too long
-/// shortened.
+/// The granted interval (RFC 3261 §10.3 step 7). A requested interval that is too brief is refused; an
+/// interval that is too long is shortened.
 fn granted(asked_s: u32, policy: &RegistrarPolicy) -> Result<u32, Rejection> {
     let min = policy.min_expires_s.min(NEVER_TOO_BRIEF_S);
     if asked_s != 0 && asked_s < min {

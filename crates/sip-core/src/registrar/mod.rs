@@ -12,15 +12,13 @@
 //! - **Out of order** (steps 6 and 7: "the update MUST be aborted and the request fails"): 500, as §12.2.2
 //!   has it for a CSeq that comes too late.
 //! - **The same CSeq again** for the same contact is a retransmission of the same REGISTER after its
-//!   transaction. It changes nothing and gets 200.
-//! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an edge proxy
-//!   needs it whether or not the phone knows of it. The 200 has it only for a phone that supports it.
-//! - **Path from a stranger** could send requests for one user anywhere, by any next hops, with our address
-//!   on them. RFC 3327 §5.3 trusts the writer of Path, and §6 leaves it to the network that no other host can
-//!   write one. So the caller believes Path from trusted sources, or if its first value is the source of the
-//!   REGISTER. Then Path leads nowhere that its sender could not be called at without it. Else the status is
-//!   403, not 420: `path` is supported, and leaving the value out would register a contact that cannot be
-//!   reached.
+//!   transaction. The retransmission changes nothing and gets 200.
+//! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, since the edge
+//!   proxy needs it. The 200 repeats Path only if the phone supports it.
+//! - **Path from an untrusted source** gets 403, unless its first value is the source of the REGISTER.
+//!   Otherwise a Path could lead requests for one user anywhere, by any next hops, from our address; RFC 3327
+//!   §6 leaves it to the network that no other host can write one. 420 would be wrong: `path` is supported.
+//!   Without its Path the contact could not be reached.
 //! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone that
 //!   comes back from another port replaces its binding. The 200 has `Require: outbound` for a phone that
 //!   supports it, if an edge proxy before us does outbound (`ob` in its Path URI) or if we are the first hop.
@@ -74,7 +72,7 @@ pub(crate) enum Rejection {
     TooBrief(u32),
     /// 439: reg-id is there, and an edge proxy before us does no outbound (RFC 5626 §6).
     FirstHopLacksOutbound,
-    /// 500: an older request than one that was served (§10.3 steps 6, 7).
+    /// 500: a later request was served before (§10.3 steps 6, 7).
     OutOfOrder,
     /// 403: more contacts than an address-of-record may have.
     TooManyContacts,
@@ -256,7 +254,7 @@ impl<'a> Registration<'a> {
         let mut repeated: SmallVec<[bool; 2]> = SmallVec::with_capacity(contacts.len());
         for contact in contacts {
             let old = record.live(now).find(|b| contact.names(b));
-            // The REGISTER is a late copy, from before the one that removed this binding.
+            // The REGISTER is a late copy, from before the REGISTER that removed this binding.
             if contact.expires_s > 0 && old.is_none() && self.is_behind_removal(record, contact) {
                 return Err(Rejection::OutOfOrder);
             }
@@ -343,8 +341,8 @@ impl<'a> Registration<'a> {
     }
 
     /// Keeps a tombstone of an absent binding that this REGISTER was to remove. An older REGISTER may come
-    /// after this one, for instance because it was refused for want of room the first time. It must not make
-    /// the binding.
+    /// after this one, for instance because it was refused for want of room the first time. The older
+    /// REGISTER must not make the binding.
     fn remember_absent(&self, record: &mut AorRecord, contact: &NewContact<'a>, path: &[u8]) {
         if !self.is_behind_removal(record, contact) {
             record.remember_absent(self.binding(contact, path, 0), self.now.unix_ms);

@@ -50,8 +50,8 @@ impl Engine {
             true => Authorized::Dialog,
             false => Authorized::Exempt,
         };
-        // Most requests need no credentials, whatever their From, so From is not read for them. An ACK goes
-        // where its INVITE went.
+        // Most requests need no credentials with any From, so From is not read for them. An ACK goes where
+        // its INVITE went.
         let is_ack = request.method == Method::Ack;
         let method = if is_ack { Method::Invite } else { request.method };
         let asks = |domain: &Domain| domain.auth.asks(method.as_bytes(), position.in_dialog);

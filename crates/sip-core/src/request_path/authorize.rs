@@ -48,7 +48,7 @@ impl Engine {
     }
 
     /// The domain with this number that asks for credentials: a side of a dialog must have an account there.
-    /// If two such domains share the number, it is the one that From names.
+    /// If two such domains share the number, the domain that From names.
     pub(crate) fn domain_of_side<'c>(
         &self,
         config: &'c Config,
@@ -389,9 +389,8 @@ impl Engine {
     }
 
     /// Parks a request until its result arrives. A server transaction holds the request, so that its client
-    /// does not retransmit. Plain bytes hold the request if each copy may go its own way: it is stateless, an
-    /// ACK, a CANCEL, or a REGISTER, which is repeated harmlessly. `vouched` as in [`Engine::begin`]. `None`:
-    /// the request was refused.
+    /// does not retransmit. A stateless request, an ACK, a CANCEL and a REGISTER are held as bytes: their
+    /// copies may be handled separately. `vouched` as in [`Engine::begin`]. `None`: the request was refused.
     pub(crate) fn park(
         &mut self,
         request: &Request<'_>,

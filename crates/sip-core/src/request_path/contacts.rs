@@ -1,5 +1,5 @@
-//! Registered contacts as targets (RFC 3261 §16.5, RFC 3327 §5.3). They are looked up, resolved if they lead
-//! back to this server, and reached by their flow, their Path or their URI.
+//! Registered contacts as targets (RFC 3261 §16.5, RFC 3327 §5.3). Contacts are looked up, resolved if they
+//! lead back to this server, and reached by their flow, their Path or their URI.
 
 use alloc::boxed::Box;
 

@@ -12,9 +12,9 @@ use crate::proxy::allowed::may_cost;
 use crate::proxy::hop::Hop;
 
 impl Engine {
-    /// Whether a request of a dialog goes by the rules, as a new request does. Its method may begin something
-    /// that costs. Its next hop is a user of ours, this server, or a guarded place that its mark does not
-    /// name.
+    /// Whether a request of a dialog goes by the rules, as a new request does. Such a request has a method
+    /// that may begin something that costs, and a next hop that is a user of ours, this server, or a guarded
+    /// place that its mark does not name.
     pub(crate) fn goes_as_new(&self, request: &Request<'_>, position: &Position<'_>) -> bool {
         let Some(mark) = position
             .mark

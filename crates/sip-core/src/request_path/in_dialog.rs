@@ -88,7 +88,8 @@ impl Engine {
         }
         self.edits.keep_values(message, HeaderName::Route, count..end);
         (position.kept_from, position.kept_to) = (count, end);
-        // §12.1.2: a callee of RFC 2543 has no tag. Its calls must be acknowledged and end all the same.
+        // §12.1.2: a callee of RFC 2543 has no tag. Calls to such a callee must be acknowledged and end all
+        // the same.
         let has_tag = request.to.tag().is_some()
             || (marked.is_some_and(Mark::is_of_caller)
                 && matches!(request.method, Method::Ack | Method::Bye));
@@ -100,7 +101,7 @@ impl Engine {
         Ok((position, real))
     }
 
-    /// Takes a request out of its dialog: it goes by the rules, whatever mark or flow token it carries.
+    /// Handles a request of a dialog as a new one: its mark and flow token no longer count.
     ///
     /// # Errors
     /// The status to respond with: the request names a route that is not its dialog's.

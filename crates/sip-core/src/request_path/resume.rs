@@ -125,7 +125,8 @@ impl Engine {
         }
     }
 
-    /// Reads a parked request again and hands it on.
+    /// Parses a parked request and calls `go` with it. If the request waits for a target's name, resumes that
+    /// target instead.
     fn with_parked(&mut self, parked: &Parked, go: impl FnOnce(&mut Self, &Request<'_>, Progress)) {
         let Some(server) = parked.server else {
             self.with_message(&parked.bytes, |engine, message| {

@@ -59,17 +59,17 @@ impl Engine {
     }
 
     /// The loop mark in a Via of ours: a hash of the request and of the decision about it (RFC 5393 §4.2.1).
-    /// A request that comes back and is sent elsewhere is in a spiral, not in a loop.
+    /// A request that returns with another decision is in a spiral, not in a loop.
     pub(super) fn loop_mark(&self, request: &Request<'_>, rule_number: usize) -> u64 {
-        // A user of ours is the same user whatever the URI's parameters, which a contact chooses.
+        // A user of ours stays the same user if parameters of the URI differ, which a contact chooses.
         let aor = self.own_aor(&request.uri);
         let uri = aor.as_deref().unwrap_or(request.uri_text);
         self.secrets
             .loop_mark(uri, request.call_id, request.cseq.number, rule_number)
     }
 
-    /// Whether a Via value has `mark`, our mark of this very request; and how many Via values of ours have
-    /// any mark. So many times the request was forked here.
+    /// Whether a Via value has `mark`, our mark of this very request; and the number of our Via values with
+    /// any mark: the times that the request was forked here.
     fn forks_before(&self, request: &Request<'_>, mark: u64) -> (bool, usize) {
         let (mut came_back, mut forks) = (false, 0);
         for value in request.message.values(HeaderName::Via) {

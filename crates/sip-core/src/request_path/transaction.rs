@@ -45,9 +45,9 @@ impl Engine {
         !accepted
     }
 
-    /// Handles a CANCEL: the CANCEL gets 200 whatever becomes of the INVITE (§9.2, §16.10). Each copy of the
-    /// CANCEL gets the same response, so it needs no transaction of its own. A CANCEL that shares only the
-    /// branch with an INVITE is another's, and gets 481.
+    /// Handles a CANCEL: the CANCEL gets 200 regardless of the INVITE's outcome (§9.2, §16.10). Each copy of
+    /// the CANCEL gets the same response, so the CANCEL needs no transaction of its own. A CANCEL that shares
+    /// only the branch with an INVITE is of another sender, and gets 481.
     fn cancel(&mut self, request: &Request<'_>) -> bool {
         let Some(key) = self.table.find_server(self.server_hash(request, Method::Invite)) else {
             return false;

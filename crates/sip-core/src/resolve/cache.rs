@@ -25,10 +25,10 @@ use crate::time::{Instant, Millis};
 /// The shortest time that a result is kept, seconds. A result with a TTL of 0 still serves the request that
 /// asked, while it waits for the next one.
 const MIN_TTL_S: u32 = 5;
-/// The longest time that a result is kept, whatever its TTL says, seconds.
+/// The longest time that a result is kept, even if its TTL is longer, seconds.
 const MAX_TTL_S: u32 = 86_400;
-/// Seconds after its end for which a result still serves while it is queried anew; counted from the last
-/// failed look-up if there is one.
+/// Seconds for which an expired result serves while it is queried again, counted from its expiry, or from the
+/// last failed look-up if there was one.
 pub(super) const STALE_S: u32 = 60;
 /// Seconds after its end for which a result serves at all, however often its look-up fails.
 pub(super) const MAX_STALE_S: u32 = 3_600;
@@ -69,7 +69,8 @@ struct Leaves {
     at: Instant,
 }
 
-/// A bounded cache of record sets, one per worker. Its maps are ordered, so that it does the same each time.
+/// A bounded cache of record sets, one per worker. The maps of the cache are ordered, so that equal inputs
+/// give equal results.
 #[derive(Debug)]
 pub struct Cache {
     entries: [BTreeMap<Arc<[u8]>, Entry>; KINDS],
@@ -171,8 +172,8 @@ impl Cache {
         Some(entry)
     }
 
-    /// Removes one record set. If one serves no request any more, that one goes; else the soonest to end
-    /// among names that do not exist; else the soonest to end.
+    /// Removes one record set, in this order: a set that is too old to serve; the name without records that
+    /// leaves first; the set that leaves first.
     fn make_room(&mut self, now: Instant) {
         let with_records = Leaves {
             has_records: true,

@@ -76,10 +76,10 @@ impl Cache {
         }
     }
 
-    /// The destination of a response if the source of its request cannot be reached any more, or named no
-    /// address to begin with (RFC 3263 §5). An address is used as it is. A host with a port is reached at its
-    /// addresses; without one, by the services of the transport, else at its addresses and the default port.
-    /// A browser's WebSocket can only be reached on its own connection: no candidates.
+    /// The destination of a response by sent-by (RFC 3263 §5), if the source of the request cannot be reached
+    /// any more, or named no address to begin with. An address is used as it is. A host with a port: its
+    /// addresses. A host without a port: its SRV records; if there are none, its addresses and the default
+    /// port. A browser's WebSocket can only be reached on its own connection: no candidates.
     pub fn locate_response(&self, now: Instant, sent_by: &SentBy<'_>) -> Located {
         if matches!(sent_by.transport, Transport::Ws | Transport::Wss) {
             return Located::Done(Candidates::new());
@@ -298,8 +298,8 @@ impl<'c> Run<'c, '_> {
         records
     }
 
-    /// Ends the walk. Old records may lead to a host. But if they lead to no host, or to no service, all of
-    /// them must be queried anew, at once, so that the results are of one time.
+    /// Ends the walk. Outdated records may serve. But if they lead to no host, or say that there is no
+    /// service, all of them are queried again at once, so that the results are of one time.
     fn finish(self) -> Located {
         let unsure = self.candidates.is_empty() || self.doubtful;
         let untried = self.late.iter().position(|l| !l.tried);

@@ -164,8 +164,8 @@ pub enum Located {
 }
 
 impl Question<'_> {
-    /// The transport that the URI asks for. A SIPS URI means TLS, whatever else it says
-    /// (RFC 3261 §26.2.2); over WebSocket that is `WSS` (RFC 7118 §5.2).
+    /// The transport that the URI asks for. A SIPS URI means TLS, regardless of its parameters (RFC 3261
+    /// §26.2.2); over WebSocket that is `WSS` (RFC 7118 §5.2).
     pub(crate) fn wanted_transport(&self) -> Option<Transport> {
         match (self.transport?, self.secure) {
             (Transport::Ws | Transport::Wss, true) => Some(Transport::Wss),

@@ -44,7 +44,7 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 /// repeats a 2xx, which passes if a copy of the INVITE came since the last 2xx.
 ///
 /// The 100 (Trying) is due "unless it knows that the TU will generate a provisional or final response within
-/// 200 ms" (§17.2.1). It has no timer here: the proxy sends the 100 as soon as it knows that it will not
+/// 200 ms" (§17.2.1). The 100 has no timer here: the proxy sends the 100 as soon as it knows that it will not
 /// respond at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InviteServer {

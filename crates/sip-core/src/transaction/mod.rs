@@ -1,9 +1,9 @@
 //! Transactions (RFC 3261 §17, with RFC 4320 and RFC 6026): the four machines, a file each, and the
 //! vocabulary that they share.
 //!
-//! A machine is a value of a few bytes. It knows neither messages nor clocks: an event goes in,
-//! [`Effect`]s go into a [`Sink`] that the caller lends, in the order in which they are to be carried
-//! out. The owner of the machine keeps the bytes to send again and the timers that run.
+//! A machine is a value of a few bytes, and knows neither messages nor clocks: an event goes in, [`Effect`]s
+//! go into a [`Sink`] that the caller lends, in the order in which they are to be carried out. The owner of
+//! the machine keeps the bytes to send again and the timers that run.
 
 pub mod invite_client;
 pub mod invite_server;

@@ -2,10 +2,10 @@
 //! 5626 §3.5.1).
 //!
 //! The end of a message decides where the next begins. If two readers disagree about it, a request can slip
-//! past one of them. So input that leaves a doubt is an error, and an error ends the connection: a
-//! Content-Length that is missing, contradicted, no number or too large, or a line that does not end in CRLF.
-//! Lines, folding and numbers are read here exactly as by [`sip_message::parse()`], which then reads the
-//! whole message again.
+//! past one of them. So ambiguous input is an error and ends the connection. Errors: Content-Length is
+//! missing, repeated with another value, not a number, or too large; a line does not end in CRLF. Lines,
+//! folding and numbers are read here exactly as by [`sip_message::parse()`], which then reads the whole
+//! message again.
 
 use alloc::vec::Vec;
 
@@ -257,8 +257,8 @@ impl Framer {
         (bound as usize).saturating_sub(self.buffer.len()).max(1)
     }
 
-    /// Adds bytes to the buffer. It grows by doubling, but not beyond the end of the message if that is
-    /// known: a large Content-Length alone costs no memory.
+    /// Adds bytes to the buffer. The buffer grows by doubling, but not beyond the end of the message if that
+    /// is known: a large Content-Length alone costs no memory.
     fn keep(&mut self, bytes: &[u8]) {
         let needed = self.buffer.len() + bytes.len();
         if needed > self.buffer.capacity() {
@@ -352,8 +352,8 @@ impl Scan {
 
     /// The length of the head, empty line included, once the whole head has come.
     ///
-    /// A bare CR or LF is a line end here, too, as in [`sip_message::parse()`]. It is a fault, but the
-    /// refusal is built from the headers, so these are read to their end.
+    /// A bare CR or LF is a line end here, too, as in [`sip_message::parse()`]. Such a line end is a fault,
+    /// but the refusal is built from the headers, so these are read to their end.
     fn find_head_end(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             let from = self.searched as usize;

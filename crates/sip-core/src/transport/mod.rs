@@ -153,7 +153,7 @@ pub enum Proof {
     Page,
 }
 
-/// One message to send. Its bytes lie in the batch.
+/// One message to send. The bytes of the message lie in the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The destination. With `conn` set, the message goes on that connection if it still lives and its peer's
@@ -164,10 +164,10 @@ pub struct Transmit {
     /// opened or chosen. A connection to the same address that proved another domain is not used. `None`: the
     /// certificate must be for the address of `to`.
     pub peer: Option<PeerName>,
-    /// Whether the message goes on that connection (if none is named: the one that came from that address) or
-    /// not at all, and only if its peer is exactly `to.remote`. Else the message is undelivered at once (RFC
-    /// 5626 §5.3). All messages by WebSocket are pinned, since no WebSocket can be opened to a user agent
-    /// (RFC 7118 §5).
+    /// Whether only one connection may carry the message: the named connection, or, if none is named, the
+    /// connection that was accepted from `to.remote`. If that connection is closed, or the peer of a
+    /// request's connection is not exactly `to.remote`, the message is undelivered at once (RFC 5626 §5.3).
+    /// All messages by WebSocket are pinned, since no WebSocket can be opened to a user agent (RFC 7118 §5).
     pub pinned: bool,
     /// The place of the message in [`TransmitBatch::bytes`].
     pub range: Range<usize>,

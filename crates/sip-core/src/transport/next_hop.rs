@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher13;
 
 use super::Transport;
 
-/// A URI to which requests are sent, whatever their Request-URI.
+/// A URI to which requests are sent, regardless of their Request-URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The URI as configured.

@@ -5,9 +5,9 @@ use core::fmt;
 
 use smallvec::SmallVec;
 
-/// The domain that the certificate of a TLS peer must be for. It is the host of the URI that led to the peer,
-/// as it was before name service (RFC 5922 §4), in lower case and without a trailing dot. An IP address has
-/// no such name: the certificate must have the address itself.
+/// The domain that the certificate of a TLS peer must be for: the host of the URI that led to the peer, as it
+/// was before name service (RFC 5922 §4), in lower case and without a trailing dot. An IP address has no such
+/// name: the certificate must have the address itself.
 ///
 /// The name takes eight bytes, and a copy is a count: the name goes with each message of a transaction, to
 /// another worker, too.

@@ -323,7 +323,7 @@ struct Fields<'a> {
     body: bool,
 }
 
-/// The Origin in the head of a handshake, whatever else is wrong with it.
+/// The Origin in the head of a handshake, even if other parts of the head are wrong.
 fn origin_in(head: &[u8]) -> Option<&[u8]> {
     let mut lines = head.split(|c| *c == b'\n');
     lines.find_map(|line| match chars::split_once(line, b':') {
