@@ -31,7 +31,7 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// No back-ends yet. `sink` must be the one that the back-ends were given.
+    /// No back-ends yet. `sink` must be the sink that the back-ends were given.
     pub fn new(sink: Arc<dyn ResultSink>) -> Self {
         Self {
             sink,

@@ -35,7 +35,7 @@ pub use self::front::Backend;
 use sip_core::id::QueryId;
 use sip_core::query::QueryResult;
 
-/// Delivers results to the worker of the query. It is called from the threads of the stores, so it must not
+/// Delivers results to the worker of the query. The threads of the stores call the sink, so it must not
 /// block: it puts the result into that worker's queue. The core bounds the queries, and so their results.
 pub trait ResultSink: Send + Sync {
     /// Delivers one result to worker `origin`.

@@ -24,7 +24,7 @@ const NONCE_SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Records read under one lock, which takes some tens of microseconds.
 pub const SLICE: usize = 64;
 
-/// Where a walk over all records continues ([`Shared::walk`]).
+/// The place at which a walk over all records continues ([`Shared::walk`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The shard.
@@ -176,11 +176,11 @@ impl Shared {
     }
 
     /// Calls `f` with some records from `place` on: those of one shard, and [`SLICE`] at most, under its
-    /// lock. `f` must be quick. It returns whether it took the record; if not, the walk ends before that
+    /// lock. `f` must be quick, and returns whether it took the record; if not, the walk ends before that
     /// record. Returns where the next walk continues; `None` at the end.
     ///
-    /// Successive walks meet each record that stays registered exactly once, whatever changes between them. A
-    /// record that is removed and registers again may be met twice, or not at all.
+    /// Successive walks meet each record that stays registered exactly once, even if records change between
+    /// them. A record that is removed and registers again may be met twice, or not at all.
     pub fn walk(&self, place: Place, f: impl FnMut(&[u8], RecordRef<'_>) -> bool) -> Option<Place> {
         let Place { shard, slot } = place;
         let next = self.bindings.get(shard as usize)?;

@@ -253,8 +253,8 @@ impl HeaderName {
         Self::ALL.into_iter()
     }
 
-    /// Whether a message may have this field only once, as far as a proxy depends on it (RFC 3261 §20; two of
-    /// them are an attack or a fault: RFC 4475 §3.3.8).
+    /// Whether a second field of this name is a fault (RFC 3261 §20, RFC 4475 §3.3.8). Only names that a
+    /// proxy depends on.
     pub const fn is_single(self) -> bool {
         matches!(
             self,

@@ -2,7 +2,7 @@
 
 use crate::chars::{loose_len, quoted_len, token_len, trim_start, value_len};
 
-/// A borrowed list of parameters, read on demand. It begins at the first `;` or is empty.
+/// A borrowed list of parameters, read on demand. The list begins at the first `;` or is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params<'a> {
     text: &'a [u8],

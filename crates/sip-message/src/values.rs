@@ -63,7 +63,7 @@ impl<'a> Iterator for ValueIter<'a> {
             }
             let field = self.fields.get(self.next)?;
             (self.field, self.next) = (self.next, usize::from(field.next));
-            // Empty elements of a list ("a,,b") mean nothing. They are skipped before a value is looked for,
+            // Empty elements of a list ("a,,b") mean nothing, and are skipped before a value is looked for,
             // so that `first` and `last` concern values only.
             let value = self.source.get(field.value as usize..field.value_end as usize);
             self.rest = value.and_then(skip_empty);

@@ -1,14 +1,13 @@
 //! Accepted connections by their far ends, for all workers.
 //!
-//! RFC 3261 §18: connections are indexed by the address, port and transport at their far end. A phone behind
-//! a NAT, or one that listens nowhere, can be reached only on the connection that it opened. The kernel chose
+//! RFC 3261 §18: connections are indexed by the address, port and transport at their far end. A phone that is
+//! behind a NAT, or listens nowhere, can be reached only on the connection that it opened. The kernel chose
 //! the worker that accepted this connection. So a worker that sends to a peer must find the connection of
 //! another worker.
 //!
-//! The index is written when a connection is accepted and when it ends. It is read for messages that name no
-//! living connection. An entry stands for one living connection, so that the workers' limits on connections
-//! bound the index too.
-//! the workers may have connections.
+//! The index is written when a connection is accepted and when it ends, and read for messages that name no
+//! living connection. Each entry is one living connection, so the workers' limits on connections bound the
+//! index, too.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

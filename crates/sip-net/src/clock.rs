@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sip_core::time::{Instant as CoreInstant, Now, SteadyWall};
 
-/// How long a reading of the wall clock is used, microseconds.
+/// Microseconds for which a reading of the wall clock is used.
 const WALL_READ_INTERVAL_US: u64 = 100_000;
 
 /// The monotonic clock, with an occasional reading of the wall clock. [`SteadyWall`] moves towards the wall

@@ -27,8 +27,8 @@ const ENOUGH_TURNS: u64 = 8;
 /// Time after which fewer turns suffice, because there is little CPU time to divide.
 const AT_MOST: Duration = Duration::from_secs(1);
 
-/// Excess of the clock over the thread's CPU time, in one turn, from which on the turn counts as interrupted:
-/// another thread ran meanwhile, or another machine.
+/// A turn counts as interrupted if the clock exceeds the thread's CPU time by more than this: another thread,
+/// or another virtual machine, ran meanwhile.
 const INTERRUPTED_NS: u64 = 5_000;
 
 /// CPU time by component.
@@ -103,7 +103,7 @@ impl Turn {
     }
 
     /// Ends the turn, for which the thread had `cpu_ns`. Time in which the thread did not run is deducted
-    /// from the longest time without a change: the interruption is what made it so long.
+    /// from the longest interval between changes: the interruption most likely lies in it.
     fn end(&mut self, now_ns: u64, cpu_ns: u64) -> Nanoseconds {
         self.enter(Component::Other, now_ns);
         let worked = cpu_ns.saturating_sub(self.changes * self.change_ns);

@@ -45,7 +45,7 @@ pub struct Readiness {
     pub error: bool,
 }
 
-/// An epoll instance. It is level-triggered: a state that persists is reported again.
+/// A level-triggered epoll instance: a state that persists is reported again.
 #[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,

@@ -18,9 +18,9 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) enum Reach {
     /// A connection of any worker.
     AllWorkers,
-    /// A connection of this worker, because another worker has already passed the message on; else the
-    /// message goes where one is opened. So no message goes to and fro between workers whose connections come
-    /// and go.
+    /// A connection of this worker only: another worker has already passed the message on. If there is none,
+    /// the message goes to the worker that opens connections to this peer. So no message goes to and fro
+    /// between workers.
     Own,
 }
 
@@ -87,7 +87,7 @@ impl Hub {
 
     /// The worker that sends a message of `own`, if the message names no connection or one that is closed. If
     /// the peer has opened a connection from exactly that address, that connection is returned with its
-    /// worker (RFC 3261 §18). Otherwise the worker is the one that opens a connection to the peer.
+    /// worker (RFC 3261 §18). Otherwise the worker that opens connections to the peer is returned.
     pub(crate) fn route(&self, to: &Flow, own: WorkerId, reach: Reach) -> (WorkerId, Option<ConnId>) {
         let accepted = self.accepted.find(to.transport, to.remote);
         match accepted.filter(|id| reach == Reach::AllWorkers || id.worker == own) {

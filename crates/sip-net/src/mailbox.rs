@@ -1,5 +1,5 @@
-//! The mailbox of a worker, for whatever other threads send it: messages for state that it holds, messages to
-//! send on its connections, results of back-ends, and orders of the program.
+//! The mailbox of a worker. Other threads send: messages for its state, messages for its connections, results
+//! of back-ends, and orders of the program.
 //!
 //! Messages travel in [`Block`]s. A sender collects a turn's messages for one receiver; their bytes are
 //! copied once, into the block. The sender posts the block at the end of the turn, which costs one lock. The
@@ -86,7 +86,7 @@ impl ConnectionPolicy {
 pub struct Entry {
     /// The work to be done.
     pub task: Task,
-    /// Where the message came from, or where it is to go.
+    /// The flow of the message: the message was received on it, or is to be sent on it.
     pub flow: Flow,
     range: Range<usize>,
 }
@@ -152,7 +152,8 @@ impl Block {
 /// An order of the program to a worker.
 #[derive(Clone, Debug)]
 pub enum Control {
-    /// Use this configuration from now on. Its listeners must be those for which the sockets were bound.
+    /// Use this configuration from now on. The listeners of the configuration must be those for which the
+    /// sockets were bound.
     Reconfigure(Arc<Config>),
     /// Use these source lists from now on; close the accepted connections of banned sources.
     SourceLists(Arc<SourceLists>),

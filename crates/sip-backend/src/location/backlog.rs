@@ -72,7 +72,7 @@ pub(super) enum Next {
 /// Due times that the folder itself has set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
-    /// When the table is to be tidied.
+    /// The time at which the table is to be tidied.
     pub(super) tidy_at: Instant,
     /// Earliest time of the next attempt, if the last round failed.
     pub(super) retry_at: Option<Instant>,

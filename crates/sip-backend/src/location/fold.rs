@@ -32,8 +32,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The due times of walks of the whole table for expired bindings. While the server runs, expired bindings
 /// are deleted by name: the sweep of the bindings in memory saves the rest of each record. A walk deletes
-/// rows that memory does not have. They had expired before the start, or their listener is gone, or their
-/// deletion was refused.
+/// rows that memory does not have: rows that had expired before the start, rows of a listener that is gone,
+/// and rows whose deletion was refused.
 #[derive(Debug)]
 pub(super) struct Walks<P> {
     /// Due times in Unix seconds; there are few.
@@ -125,8 +125,8 @@ impl<D: Disk, T: Table> Folder<D, T> {
         folder
     }
 
-    /// When [`Folder::handle_timeout`] is due, unless something is added before; `None` if the folder has
-    /// stopped.
+    /// The time at which [`Folder::handle_timeout`] is due, unless something is added before; `None` if the
+    /// folder has stopped.
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         match self.backlog.next(now, &self.options, self.due) {
             Next::Fold(_) | Next::Tidy => Some(now),

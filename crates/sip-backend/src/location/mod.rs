@@ -3,11 +3,10 @@
 //! A save is appended to a journal, and its result is delivered once `fdatasync` has returned. All waiting
 //! saves go to disk in one write and one sync (group commit). A second thread folds ended journal segments
 //! into the SQLite table `location`, with only the newest version of each address-of-record, and deletes the
-//! segments. A start reads the table and then the remaining segments. Neither a kill at any moment nor a loss
-//! of power loses a registration with a positive result, provided that the disk keeps what it has confirmed
-//! as synced.
+//! segments. A start reads the table and then the remaining segments. A registration with a positive result
+//! survives a kill and a loss of power, if the disk keeps what it confirmed as synced.
 //!
-//! Operators may read the table. It lags behind by about [`Options::fold_every`] at most.
+//! Operators may read the table, which lags behind by about [`Options::fold_every`] at most.
 //!
 //! The map in memory saves an expired binding like a removal ([`crate::shared::Shared::sweep_saves`]), so
 //! nothing is searched for on disk.
@@ -50,7 +49,7 @@ pub struct Save {
     /// The record in [`sip_core::location::codec`]'s encoding. A record without bindings deletes the
     /// address-of-record.
     pub record: Box<[u8]>,
-    /// Version of the record. Of two saves of one address-of-record the higher one counts, whatever their
+    /// Version of the record. Of two saves of one address-of-record the higher version counts, in either
     /// order.
     pub version: u64,
 }

@@ -101,9 +101,9 @@ pub struct Opened<D: Disk, T: Table> {
 const MAX_THREADS: usize = 8;
 /// Least number of journal records for which another thread is worth its cost.
 const MIN_SHARE: usize = 10_000;
-/// Number of segments that the last process may have left partly unsynced: the one that it was writing, and
-/// the one before, if that had to be abandoned. No further one is begun before both are synced or cut
-/// ([`Journal::append`]).
+/// Number of segments that the last process may have left partly unsynced: the segment that it was writing,
+/// and the segment before, if that had to be abandoned. No further segment is begun before both are synced or
+/// cut ([`Journal::append`]).
 const UNSURE: usize = 2;
 /// Shortest interval between log messages of a recurring failure.
 const LOG_EVERY: Duration = Duration::from_secs(5);

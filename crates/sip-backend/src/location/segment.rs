@@ -72,7 +72,7 @@ fn checksum(length: [u8; 4], body: &[u8]) -> u32 {
 pub struct Entry<'a> {
     /// Version of the record. Of two entries of one address-of-record the higher one counts.
     pub version: u64,
-    /// When the entry was written, Unix seconds.
+    /// The time at which the entry was written, Unix seconds.
     pub saved_unix_s: u64,
     /// `user@domain`, canonical.
     pub aor: &'a [u8],
@@ -86,7 +86,7 @@ impl Entry<'_> {
         aor.len() <= MAX_AOR && record.len() <= MAX_RECORD
     }
 
-    /// Appends the entry to `out`. Its size must fit; that of an entry read from a segment does.
+    /// Appends the entry to `out`. The size of the entry must fit; that of an entry read from a segment does.
     pub fn write(&self, out: &mut Vec<u8>) {
         push_block(out, |out| {
             out.extend_from_slice(&self.version.to_le_bytes());

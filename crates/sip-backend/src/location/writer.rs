@@ -37,7 +37,7 @@ pub struct Answered {
     pub id: Option<QueryId>,
     /// Whether the record is on stable storage.
     pub saved: Result<(), Unavailable>,
-    /// When the save was queued.
+    /// The time at which the save was queued.
     pub asked: Instant,
 }
 
@@ -84,7 +84,7 @@ pub struct Writer<D: Disk> {
     options: Options,
     failed_at: Option<Instant>,
     owed: Owed,
-    /// When owed saves are tried again, if there is nothing else to be saved.
+    /// The time at which owed saves are tried again, if there is nothing else to be saved.
     retry_at: Option<Instant>,
     buffer: Vec<u8>,
     log: LogThrottle,
@@ -255,7 +255,7 @@ impl<D: Disk> Writer<D> {
         self.failed_at.is_some()
     }
 
-    /// When a failed disk is tried again; `None` if it works.
+    /// The time at which a failed disk is tried again; `None` if the disk works.
     fn probe_at(&self) -> Option<Instant> {
         self.failed_at.map(|at| after(at, PROBE_AFTER))
     }
@@ -273,7 +273,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// When [`Writer::handle_timeout`] is due; `None` until something is saved.
+    /// The time at which [`Writer::handle_timeout`] is due; `None` until something is saved.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let active = self.journal.active();
         let ends = active.map(|(_, since)| after(since, self.options.fold_every));

@@ -197,8 +197,8 @@ impl CredentialCache {
         forgotten
     }
 
-    /// The generation, to be read before the store is. It goes in with the entry, which does not count if the
-    /// store has changed in between.
+    /// The generation, to be read before the store is, and to be stored with the entry. The entry does not
+    /// count if the store has changed in between.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

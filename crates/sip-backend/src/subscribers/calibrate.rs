@@ -59,8 +59,8 @@ impl Calibration {
         std::iter::successors(Some(1), |size| Some(size * 2)).take_while(move |size| *size <= largest)
     }
 
-    /// Sends `rounds` batches of `size` for subscribers in the table, after one that is not counted. Returns
-    /// the time of each from sending to its rows, round trip included.
+    /// Sends `rounds` batches of `size` for subscribers in the table, after a batch that is not counted.
+    /// Returns the time of each batch from its sending to its rows, round trip included.
     ///
     /// # Errors
     /// Those of the database.

@@ -38,7 +38,7 @@ pub use self::table::SubscriberTable;
 use self::database::DbError;
 use crate::metrics::Sample;
 
-/// Why an operation on subscribers failed.
+/// The failure of an operation on subscribers.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscriberError {
     /// `add`: the subscriber exists already.
@@ -77,7 +77,7 @@ pub enum SubscriberError {
     Table {
         /// The database.
         store: String,
-        /// Why the table cannot be used.
+        /// The reason why the table cannot be used.
         source: Box<dyn Error + Send + Sync>,
     },
     /// An error of the file system.

@@ -129,7 +129,7 @@ impl Shape {
             return Ok(vec![Field::Password]);
         }
         let hashes = [Field::Ha1, Field::Ha1b, Field::Sha256, Field::Sha512t256];
-        // A table may lack some of the hashes, but not one that the configuration names.
+        // A table may lack some of the hashes, but no hash that the configuration names.
         let usual = Columns::default();
         for field in hashes {
             let name = column(columns, field);

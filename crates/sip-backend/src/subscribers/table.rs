@@ -371,7 +371,7 @@ impl Key {
         })
     }
 
-    /// Whether this row is the subscriber's, and not one that only the database considers equal.
+    /// Whether this row is the subscriber's, and not a row that only the database considers equal.
     fn is(&self, key: &Self) -> bool {
         self.user == key.user && self.domain.eq_ignore_ascii_case(&key.domain)
     }

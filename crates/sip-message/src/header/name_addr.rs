@@ -58,7 +58,7 @@ impl<'a> NameAddr<'a> {
         })
     }
 
-    /// Reads an address without brackets (RFC 3261 §20.10). Its parameters belong to the header, and its URI
+    /// Reads an address without brackets (RFC 3261 §20.10). The parameters belong to the header, and the URI
     /// may hold no comma, question mark or semicolon.
     fn without_brackets(uri: &'a [u8], params: &'a [u8]) -> Option<Self> {
         let uri = trim(uri);

@@ -105,7 +105,7 @@ impl<'a> Via<'a> {
         }
     }
 
-    /// Whether `received` is there, whatever its value.
+    /// Whether the Via has `received`, with any value or none.
     pub const fn has_received(&self) -> bool {
         self.known.received.is_some()
     }

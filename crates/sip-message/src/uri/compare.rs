@@ -105,8 +105,8 @@ pub(super) fn find_param<'a>(params: Params<'a>, name: &[u8]) -> Option<Param<'a
     params.iter().find(|p| same_text(Some(p.name), Some(name), true))
 }
 
-/// Whether each parameter of `a` that is in `b`, too, has the same value there, and each that must be in both
-/// is (`all`: every one).
+/// Whether the parameters common to `a` and `b` are equal, and `b` has each parameter of `a` that must be on
+/// both sides (`all`: every parameter).
 fn params_within(a: Params<'_>, b: Params<'_>, all: bool) -> bool {
     a.iter().all(|p| match find_param(b, p.name) {
         Some(q) => {

@@ -217,8 +217,8 @@ fn userinfo_is_host(userinfo: &[u8]) -> bool {
     userinfo.first() == Some(&b'[')
 }
 
-/// Whether URI parameters are well-formed as far as separators go; `;;` and empty names are not. Their number
-/// is bounded because comparing two URIs takes the product of their numbers.
+/// Whether URI parameters are well-formed as far as separators go; `;;` and empty names are not. The number
+/// of parameters is bounded, because a comparison of two URIs takes the product of their numbers.
 fn uri_params_ok(params: Params<'_>) -> bool {
     params.count_loose().is_some_and(|count| count <= MAX_PARAMS)
 }

@@ -1,9 +1,8 @@
 //! Mending: a flawed response is written anew from the parts that could be read.
 //!
-//! A response that is dropped leaves a call in the dark: its caller waits for half a minute, and a callee
-//! that has accepted believes that the call is up. So flaws that leave no doubt about the content are mended,
-//! and the mended message has none: no reader behind us finds in it what was not found here. Requests are not
-//! mended: their sender is there to get a response.
+//! If a response is dropped, its caller waits for half a minute, and a callee that accepted believes that the
+//! call is up. So unambiguous flaws are removed. The mended message has none, so no other reader understands
+//! it differently. Requests are not mended: their sender can get a response.
 
 use alloc::vec::Vec;
 
@@ -75,7 +74,7 @@ impl Defect {
 }
 
 /// Writes a text without its control characters: those of ASCII, and U+0080 to U+009F in UTF-8 or as single
-/// bytes. Bytes of other characters stay as they are, whatever their encoding.
+/// bytes. Bytes of other characters stay as they are, in any encoding.
 fn write_without_controls(out: &mut Vec<u8>, text: &[u8]) {
     for chunk in text.utf8_chunks() {
         let mut rest = chunk.valid();

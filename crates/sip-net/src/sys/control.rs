@@ -6,8 +6,8 @@
 use std::mem::offset_of;
 use std::ptr;
 
-/// The control messages in `bytes`, each as level, type and data. They end at the first message with a length
-/// that is too small or not within `bytes`.
+/// The control messages in `bytes`, each as level, type and data. The first message with a length that is too
+/// small or not within `bytes` ends them.
 pub(super) struct ControlMessages<'a>(&'a [u8]);
 
 impl<'a> ControlMessages<'a> {

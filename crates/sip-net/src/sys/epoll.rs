@@ -66,7 +66,7 @@ pub(crate) fn epoll_ctl(
         .map(|_| ())
 }
 
-/// The kernel's 64-bit `timespec`, whatever the C library's is.
+/// The kernel's 64-bit `timespec`; that of the C library may have 32 bits.
 #[repr(C)]
 struct KernelTimespec {
     seconds: i64,

@@ -172,8 +172,8 @@ impl std::fmt::Debug for RecvSlots {
     }
 }
 
-/// Bytes of the longest message sent in a run: one that fits every path without fragments. RFC 3261 §18.1.1
-/// sends longer ones by another transport.
+/// Bytes of the longest message sent in a run. Such a message fits every path without fragments. RFC 3261
+/// §18.1.1 sends longer messages by another transport.
 const RUN_MESSAGE: usize = 1300;
 /// Most messages of a run (`UDP_MAX_SEGMENTS` of older kernels), and their most bytes: those of a datagram.
 const RUN_MESSAGES: usize = 64;
@@ -188,7 +188,7 @@ const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as u
 struct Control([u8; CONTROL]);
 
 /// A run of messages in one slot of `sendmmsg`: all to one address and equally long, but for the last, which
-/// may be shorter. The kernel takes them as one. It cuts them apart when they are sent or, on loopback,
+/// may be shorter. The kernel takes them as one, and cuts them apart when they are sent or, on loopback,
 /// received (UDP_SEGMENT, udp(7)).
 #[derive(Clone, Copy)]
 struct Run {
@@ -226,7 +226,7 @@ impl Run {
     }
 }
 
-/// Whether the kernel supports runs. One that does not would send a run as one datagram.
+/// Whether the kernel supports runs. A kernel without such support would send a run as one datagram.
 pub(crate) fn knows_runs(socket: BorrowedFd<'_>) -> bool {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;

@@ -72,8 +72,8 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAdd
 }
 
 /// Attaches a classic BPF program to the sockets that share an address with `socket`
-/// (`SO_ATTACH_REUSEPORT_CBPF`, since Linux 4.5). Its result is the index, in the order of binding, of the
-/// socket that gets a datagram.
+/// (`SO_ATTACH_REUSEPORT_CBPF`, since Linux 4.5). The result of the program is the index, in the order of
+/// binding, of the socket that gets a datagram.
 pub(crate) fn attach_reuseport_program(
     socket: BorrowedFd<'_>,
     program: &[libc::sock_filter],

@@ -51,7 +51,7 @@ pub(super) struct Conn {
     decoder: Decoder,
     pub(super) tls: Option<Box<Secured>>,
     pub(super) out: Option<Box<OutQueue>>,
-    /// What the peer has proved of its identity.
+    /// The proof that the peer has given of its identity.
     proof: Proof,
     /// Listed for writing at the end of the turn.
     pub(super) is_dirty: bool,
@@ -74,13 +74,13 @@ pub(super) struct Conn {
     is_for_response: bool,
     /// A second address by which the peer wants this connection found (RFC 5923).
     pub(super) alias: Option<Box<SocketAddr>>,
-    /// When the connection was made.
+    /// The time at which the connection was made.
     began_ms: u64,
-    /// When bytes last went either way.
+    /// The time at which bytes last went either way.
     active_ms: u64,
-    /// When the present state began, or the wait for the rest of a message.
+    /// The time at which the present state began, or the wait for the rest of a message.
     since_ms: u64,
-    /// When the queue last shrank; meaningful while the queue is not empty.
+    /// The time at which the queue last shrank; meaningful while the queue is not empty.
     pub(super) progress_ms: u64,
     /// Tick of the wheel at which this connection is examined.
     pub(super) placed: u64,
@@ -559,7 +559,7 @@ impl Conn {
     }
 }
 
-/// What a flush has written.
+/// The outcome of a flush.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) bytes: u64,

@@ -20,7 +20,7 @@ use crate::mailbox::{Block, Task};
 const ENDED_PER_TURN: usize = 64;
 
 impl Streams {
-    /// When [`Streams::advance`] is due next, milliseconds.
+    /// The time at which [`Streams::advance`] is due next, milliseconds.
     pub fn next_ms(&self) -> Option<u64> {
         if self.due.is_empty() {
             self.wheel.next_ms()

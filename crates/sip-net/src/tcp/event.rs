@@ -5,7 +5,7 @@ use sip_core::transport::{Flow, PeerName};
 
 use crate::tls::TlsError;
 
-/// What arrived on a connection.
+/// An arrival on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival<'a> {
     /// A complete message.
@@ -14,7 +14,7 @@ pub enum Arrival<'a> {
     Fault(FramingError<'a>),
 }
 
-/// What the receiver of a message decides about its connection.
+/// The decision of a message's receiver about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The connection stays open.
@@ -23,7 +23,7 @@ pub enum Verdict {
     Close,
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
     Peer,

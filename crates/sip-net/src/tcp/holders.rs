@@ -23,7 +23,7 @@ pub(super) struct Holders {
     total: usize,
     /// Accepted connections of each size class.
     accepted: [Vec<ConnId>; CLASSES],
-    /// Connections of each size class that we opened. They come last: a next hop serves many users.
+    /// Connections of each size class that we opened, the last to be closed: a next hop serves many users.
     opened: [Vec<ConnId>; CLASSES],
 }
 

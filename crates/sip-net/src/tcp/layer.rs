@@ -1,5 +1,5 @@
 //! The protocols between a connection's socket and its messages: none, TLS, WebSocket, or WebSocket in TLS.
-//! They are values fed with bytes: no socket here, no clock.
+//! These layers are values fed with bytes: no socket here, no clock.
 
 use std::mem;
 
@@ -40,7 +40,7 @@ pub(super) struct Taken {
     pub(super) upgraded: bool,
     /// Origin of the page, if its WebSocket was refused.
     pub(super) foreign: Option<Box<str>>,
-    /// Why the connection is to end, if it is.
+    /// The reason why the connection is to end; `None`: it goes on.
     pub(super) end: Option<CloseReason>,
     /// The Close frame, to be sent behind the replies to what came before.
     pub(super) farewell: Option<Farewell>,
@@ -264,9 +264,9 @@ pub(super) struct Secured {
     carried: [Carried; RECORDS],
 }
 
-/// One record under way. Its bytes leave the queue exactly when the record is written. Earlier would be
-/// wrong, because the peer can read nothing of a cut record. So would later, because a message that the peer
-/// has read must not be returned as lost.
+/// One record under way. The bytes of a record leave the queue exactly when the record is written. Earlier
+/// would be wrong, because the peer can read nothing of a cut record. Later would be wrong, too, because a
+/// message that the peer has read must not be returned as lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     /// Bytes still to be written up to the end of this record.

@@ -1,8 +1,8 @@
 //! Connections: listening, opening, framing, sending, ending.
 //!
 //! A connection belongs to one worker. A connection that a peer opens belongs to the worker of the listener
-//! that the kernel chose. One that we open belongs to worker `hash(peer) mod N`, so that a process has one to
-//! each peer. A [`sip_core::id::ConnId`] names worker, slot and generation.
+//! that the kernel chose. A connection that we open belongs to worker `hash(peer) mod N`, so that a process
+//! has one connection to each peer. A [`sip_core::id::ConnId`] names worker, slot and generation.
 
 mod accepting;
 mod admission;

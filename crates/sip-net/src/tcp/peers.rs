@@ -110,10 +110,10 @@ impl Streams {
         })
     }
 
-    /// Whether the named connection may carry this message. If the peer must be of a domain, it must have
-    /// proved that domain on this very connection (RFC 5923 §8.1). The flow of a phone names no domain. A
-    /// connection found by its address must have proved that address, as one that we open must. A response
-    /// may use it all the same (RFC 3261 §18.2.2).
+    /// Whether the named connection may carry this message. A message for a domain needs a connection with a
+    /// certificate of that domain (RFC 5923 §8.1). The flow of a phone names no domain. A connection that was
+    /// found by its address must have proved that address, as a connection that we open must. A response may
+    /// use the connection found by its address in any case (RFC 3261 §18.2.2).
     fn will_do(&mut self, id: ConnId, outgoing: &Outgoing<'_>) -> bool {
         let to = &outgoing.to;
         let pinned = outgoing.way.pinned;

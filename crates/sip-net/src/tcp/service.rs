@@ -1,4 +1,4 @@
-//! What the connections of one listener need besides TCP.
+//! The service of one listener: everything that its connections need besides TCP.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use sip_core::transport::websocket::AllowedOrigins;
 
 use crate::tls::{TlsClients, TlsServer};
 
-/// What the connections of one listener need besides TCP. The listener's transport decides which fields
-/// count.
+/// The service of one listener: everything that its connections need besides TCP. The listener's transport
+/// decides which fields count.
 #[derive(Clone, Debug, Default)]
 pub struct StreamService {
     /// Our TLS server for peers that connect to this listener. Used by tls and wss, which accept no
@@ -19,11 +19,11 @@ pub struct StreamService {
     pub clients: Option<Arc<TlsClients>>,
     /// The origins of pages that may open a WebSocket: for ws and wss.
     pub origins: AllowedOrigins,
-    /// How connections that we open from here are shared.
+    /// The sharing of connections that we open from here.
     pub sharing: Sharing,
 }
 
-/// How connections that we open are shared by messages.
+/// The sharing of connections that we open: which messages use the same connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// One connection to each peer.

@@ -39,14 +39,15 @@ pub struct Naming {
     pub worker: WorkerId,
     /// The highest byte of the connections' event tokens; the rest numbers the connection.
     pub token: u64,
-    /// First generation of the connections' numbers. It differs between processes, which numbers outlive.
+    /// First generation of the connections' numbers. Processes have different first generations, since
+    /// numbers outlive a process.
     pub seed: u32,
 }
 
 /// The listeners, and the services behind them.
 #[derive(Debug, Default)]
 pub struct Serving {
-    /// Where peers connect.
+    /// The listening sockets.
     pub listeners: Vec<TcpListener>,
     /// For each listener of the configuration, what its connections need besides TCP. A missing entry counts
     /// as none.
@@ -56,7 +57,7 @@ pub struct Serving {
 /// A message to be sent.
 #[derive(Clone, Debug)]
 pub struct Outgoing<'a> {
-    /// Where to.
+    /// The destination.
     pub to: Flow,
     /// The worker of the endpoint that made the message. If undelivered, the message returns to this worker.
     pub origin: WorkerId,
@@ -472,9 +473,9 @@ impl Streams {
         self.mark_dirty(id);
     }
 
-    /// Sends a message, which leaves at the next [`Streams::flush`]. The connection that the message names is
-    /// used if it is ours and usable. Otherwise, unless the message is pinned there, the one to that address
-    /// is used, opened if need be.
+    /// Sends a message, which leaves at the next [`Streams::flush`]. Uses the named connection, if it belongs
+    /// to this worker and is usable. Otherwise uses the connection to that address, which is opened if there
+    /// is none; a pinned message is then undelivered.
     pub fn send(&mut self, outgoing: &Outgoing<'_>, now_ms: u64, counters: &mut NetCounters) {
         let Outgoing {
             to, origin, message, ..

@@ -1,8 +1,8 @@
 //! The times at which connections are examined: a wheel of coarse ticks.
 //!
-//! If a connection's deadline moves later (every message moves the idle time-out), the connection is left
-//! where it is, and moved when its old place comes up: at most once for each time-out, not once for each
-//! message. A deadline that moves earlier gets a second place; the first is then ignored.
+//! Every message moves a connection's idle deadline. The connection keeps its old place, and moves when that
+//! place comes up: once for each time-out, not for each message. A deadline that moves earlier gets a second
+//! place; the first is then ignored.
 
 use sip_core::id::ConnId;
 
@@ -76,7 +76,7 @@ impl Wheel {
             .unwrap_or(NEVER);
     }
 
-    /// When [`Wheel::advance`] may find something due, milliseconds.
+    /// The time at which [`Wheel::advance`] may find something due, milliseconds.
     pub(super) fn next_ms(&self) -> Option<u64> {
         (self.first != NEVER).then(|| self.first * TICK_MS)
     }

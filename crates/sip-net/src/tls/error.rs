@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// Why a session ended or cannot continue. If the protocol has an alert for the error, the failing call has
-/// appended it to its output. That output must be sent before the connection is closed.
+/// The reason why a session ended or cannot continue. If the protocol has an alert for the error, the failing
+/// call has appended it to its output. That output must be sent before the connection is closed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -127,7 +127,7 @@ pub enum TlsFileError {
         path: PathBuf,
         /// The certificate's number in the file, from 1.
         number: usize,
-        /// Why the certificate cannot be used.
+        /// The reason why the certificate cannot be used.
         reason: String,
     },
     /// The file holds no revocation list.
@@ -143,7 +143,7 @@ pub enum TlsFileError {
         path: PathBuf,
         /// The list's number in the file, from 1.
         number: usize,
-        /// Why the list cannot be used.
+        /// The reason why the list cannot be used.
         reason: String,
     },
     /// The file's private key cannot be used.
@@ -153,7 +153,7 @@ pub enum TlsFileError {
     Key {
         /// The file.
         path: PathBuf,
-        /// Why the key cannot be used.
+        /// The reason why the key cannot be used.
         reason: String,
     },
     /// The key does not belong to the certificate.
@@ -179,7 +179,7 @@ pub enum TlsFileError {
         path: PathBuf,
         /// The line's number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The files together do not make a configuration.
@@ -248,7 +248,7 @@ pub enum TlsWarning {
         /// The file.
         path: PathBuf,
     },
-    /// A revocation list whose next update is overdue. It still counts.
+    /// A revocation list whose next update is overdue. The list still counts.
     #[error("{path}: list {number} of revoked certificates is out of date for {}; it still counts", span(*ago_s))]
     RevocationListOutOfDate {
         /// The file.

@@ -5,12 +5,9 @@ use std::net::IpAddr;
 use rustls::pki_types::{CertificateDer, ServerName};
 use webpki::EndEntityCert;
 
-/// The SIP domain identities of a certificate, by RFC 5922 §7.1:
-/// 1. each subjectAltName of type URI with scheme `sip` and no user part gives its host; `sips`
-///    and URIs with a user part, which name a person, give nothing;
-/// 2. if there is none of these, each subjectAltName of type DNS;
-/// 3. the subject's common name never counts. §7.1 allows it for old certificates without any
-///    subjectAltName; RFC 9525 §2 and the verifiers of today have given it up.
+/// The SIP domains that a certificate is for (RFC 5922 §7.1): the hosts of its `sip` subjectAltNames of type
+/// URI without a user part. If it has none, its DNS names. The common name never counts: RFC 9525 §2 and the
+/// verifiers of today have given it up.
 ///
 /// Lower case, without a final dot, in the order of the certificate. Names with a wildcard are
 /// left out: they match nothing (§7.2).

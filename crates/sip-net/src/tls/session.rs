@@ -280,8 +280,9 @@ impl TlsSession {
     /// Encrypts `plaintext` and appends the records to `out`.
     ///
     /// # Errors
-    /// The handshake is not done, the session has ended, or its keys are used up (TLS 1.2 after
-    /// 2^24 records or more; `out` then ends with `close_notify`).
+    /// - The handshake is not done.
+    /// - The session has ended.
+    /// - The keys are used up (TLS 1.2 after 2^24 records or more); `out` then ends with `close_notify`.
     pub fn write(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
         if self.phase != Phase::Open {
             return Err(TlsError::Ended);

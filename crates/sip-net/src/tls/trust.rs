@@ -215,7 +215,7 @@ fn next_update(der: &[u8]) -> Option<u64> {
     Some(list.tbs_cert_list.next_update?.to_unix_duration().as_secs())
 }
 
-/// The digest of a set, whatever its order: two nodes with the same set must agree.
+/// The digest of a set, independent of its order: two nodes with the same set must agree.
 fn digest<'a>(ders: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut each: Vec<[u8; 32]> = ders.map(|der| sha256(&[der])).collect();
     each.sort_unstable();

@@ -14,8 +14,8 @@ pub use send::{Backlog, SendBatch, SendReport};
 pub(crate) use socket::local_address;
 pub use socket::{IcmpErrors, UdpOptions, UdpSocket};
 
-/// Errors of earlier datagrams that one call ignores before an error counts as the call's own (udp(7): the
-/// kernel reports an ICMP error to whatever call comes next).
+/// Errors that one call ignores as those of earlier datagrams. The kernel reports an ICMP error to the next
+/// call (udp(7)); one error more counts as this call's.
 const PENDING_ERRORS: u32 = 3;
 
 /// Waits until the datagrams that this thread has sent to sockets of this machine have arrived. Mostly they

@@ -71,7 +71,7 @@ impl RecvBatch {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-                // A waiting ICMP error is reported once, by whatever call comes next (udp(7)). The details
+                // A waiting ICMP error is reported once, by the next call of any kind (udp(7)). The details
                 // are in the error queue. More may arrive.
                 Err(_) if tries < PENDING_ERRORS => tries += 1,
                 Err(error) => return Err(error),

@@ -143,8 +143,8 @@ impl SendBatch {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_full(&error) => return next,
-                // A waiting ICMP error is reported once, by whatever call comes next (udp(7)): it is no
-                // verdict on this message.
+                // A waiting ICMP error is reported once, by the next call of any kind (udp(7)). The error is
+                // no verdict on this message.
                 Err(_) if tries < PENDING_ERRORS => tries += 1,
                 Err(_) if self.slots.first_run() > 1 => {
                     runs_from = next + self.slots.first_run();

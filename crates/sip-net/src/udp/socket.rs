@@ -129,8 +129,8 @@ impl IcmpErrors {
     /// Takes at most `limit` errors off `socket`. Returns how many were taken.
     ///
     /// `lost` is called for the errors that RFC 3261 §18.4 names: destination unreachable and parameter
-    /// problem. It gets the destination and the beginning of the datagram, as much as the error quotes. Other
-    /// errors (time exceeded, a path MTU that a retransmission will respect) are only counted.
+    /// problem. `lost` gets the destination and the beginning of the datagram, as much as the error quotes.
+    /// Other errors (time exceeded, a path MTU that a retransmission will respect) are only counted.
     pub fn drain(
         &mut self,
         socket: &impl AsFd,

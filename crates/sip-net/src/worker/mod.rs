@@ -1,9 +1,15 @@
 //! The loop of one worker.
 //!
-//! Each turn: wait; read the clock; receive (datagrams in one batch for each socket, connections up to a
-//! bound, the mailbox); fire timers; send the core's messages; pass on queries and events; post messages for
-//! other workers. No message writes anything that other threads read: counters are published a few times a
-//! second.
+//! Each turn, in this order:
+//! 1. wait;
+//! 2. read the clock;
+//! 3. receive: datagrams in one batch for each socket, connections up to a bound, the mailbox;
+//! 4. fire timers;
+//! 5. send the core's messages;
+//! 6. pass on queries and events;
+//! 7. post messages for other workers.
+//!
+//! No message writes anything that other threads read: counters are published a few times a second.
 
 mod core;
 mod receive;
@@ -80,7 +86,7 @@ impl Published {
     }
 }
 
-/// Why a worker returned.
+/// The reason why a worker returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// All workers got the order to drain, and all of them finished their work.
@@ -187,7 +193,7 @@ pub struct Worker<C, Q, E> {
     peak: Peak,
     /// Whether the next turn must not wait: work is left for which no event will come.
     again: bool,
-    /// When the listeners that could not accept are registered again.
+    /// The time at which the listeners that could not accept are registered again.
     accept_again_at: Option<Instant>,
     phase: Phase,
 }

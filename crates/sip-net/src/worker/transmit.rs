@@ -213,9 +213,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Announces failed next hops to the other workers, since any of them may see the first response of one.
-    /// Registered contacts are not among them: their return is no event. Each is announced once a second at most, as
-    /// each call to a next hop that is gone fails.
+    /// Announces failed next hops to the other workers: the first response after the failure may reach any
+    /// worker. Registered contacts are left out: their return is no event. A next hop is announced once a
+    /// second at most, since every call to it fails.
     pub(super) fn announce_failed_hops(&mut self, now: Now) {
         let now = now.instant;
         self.failed_hops

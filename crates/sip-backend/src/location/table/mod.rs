@@ -16,7 +16,7 @@ pub trait Table: Debug {
     type Error: Error + Send + Sync + 'static;
     /// A part of the table that can be read.
     type Part: Part<Error = Self::Error>;
-    /// Where a walk through the table continues.
+    /// The place at which a walk through the table continues.
     type Place: Debug;
 
     /// Calls `each` with the recent deletions, the oldest first: address-of-record, version, Unix second.
@@ -89,7 +89,7 @@ pub struct Write<'a> {
     pub record: AorRecord,
     /// Version of the record. Of two writes the higher one counts.
     pub version: u64,
-    /// When the record was saved, Unix seconds.
+    /// The time at which the record was saved, Unix seconds.
     pub saved_unix_s: u64,
     /// Names of the sockets that the record's listener ids index.
     pub listeners: &'a [Box<[u8]>],

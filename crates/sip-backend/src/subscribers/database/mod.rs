@@ -20,7 +20,7 @@ use super::secrets::Row;
 use super::sql::Shape;
 use super::{SubscriberError, options};
 
-/// Why a database operation failed.
+/// The failure of a database operation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DbError {
     /// There is no such table.

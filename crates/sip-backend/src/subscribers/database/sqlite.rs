@@ -53,8 +53,8 @@ fn text(value: ValueRef<'_>) -> &[u8] {
 pub(in crate::subscribers) struct Sqlite {
     path: PathBuf,
     table: TableOptions,
-    /// Number of the next connection. It is part of the mark, since the counts of two connections are not
-    /// comparable.
+    /// Number of the next connection. The number is part of the mark, since the counts of two connections are
+    /// not comparable.
     connections: AtomicU64,
 }
 

@@ -16,12 +16,12 @@ use sip_core::id::QueryId;
 use super::breaker::{Breaker, Failure, State};
 use crate::subscribers::CredentialQuery;
 
-/// Connections that may end with a question under way before the question is given up: the question may have
-/// ended them. Connections whose opening had begun before the first of these ended count only once, with it. They
-/// may all have ended together, and the end of an idle connection, or of one that is being opened, is noticed late.
+/// Connections that may end under a question before the question is given up: the question may be the cause.
+/// Connections whose opening had begun when the first one ended count once, with it, since all may have ended
+/// together. The end of an idle connection, or of a connection that is being opened, is noticed late.
 const MAX_LOST: u8 = 3;
 
-/// When a batch is sent.
+/// The rule for the time at which a batch is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Each question is sent by itself, as a server with one process for each connection does.
@@ -42,22 +42,21 @@ const LEAST_GAP: Duration = Duration::from_millis(1);
 /// that.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Divisor of the deadline that gives the patience with a connection. One that has been silent for so long
-/// may be dead while the others are not, so its questions are sent again, on another.
+/// Divisor of the deadline that gives the patience with a connection. A connection that is silent for longer
+/// may be dead: its questions are sent again, on another connection.
 const PATIENCE: u32 = 4;
 
-/// How often a question is sent again because its connection is silent. The second connection may be silent as
-/// well: a firewall drops several at once, and a database that has just started serves its first connections
-/// late. If four rounds are short, almost half of the deadline is left to the last one.
+/// The most times that a question is sent again because its connection is silent. The second connection may
+/// be silent as well: a firewall drops several at once, and a database that has just started serves its first
+/// connections late. If four rounds are short, almost half of the deadline is left to the last one.
 const MAX_ASKED_AGAIN: u8 = 2;
 
 /// Least patience in rounds: a database that is slow as a whole would only become slower by repeated
 /// questions.
 const PATIENCE_ROUNDS: u32 = 4;
 
-/// Results within this part of a round count as one measure of it: after a pause of the database all batches under way
-/// come together, and each tells of the same pause. Were each to count, the questions that waited for the pause would
-/// be taken for too late.
+/// Results within this part of a round count as one measurement. After a pause of the database all batches
+/// come together; counted singly, they would make the waiting questions look too late.
 const ROUND_PARTS: u32 = 8;
 
 /// Settings of the queue.
@@ -124,9 +123,9 @@ struct Flight {
     queued: bool,
     /// Number of batches under way that carry the flight.
     carried: u8,
-    /// When the flight was last sent.
+    /// The time at which the flight was last sent.
     sent: Option<Instant>,
-    /// How often the flight was put into the queue again because its connection was silent.
+    /// Number of times that the flight was put into the queue again because its connection was silent.
     asked_again: u8,
     /// Number of counted ends of connections with the flight under way; the time of the last one follows.
     lost: u8,
@@ -162,11 +161,11 @@ pub(super) struct Ended {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) flights: Vec<(FlightId, Arc<Subject>)>,
-    /// When the first question of the batch was asked.
+    /// The time at which the first question of the batch was asked.
     pub(super) oldest: Instant,
-    /// When the flights left the queue.
+    /// The time at which the flights left the queue.
     pub(super) sent: Instant,
-    /// When the wait for the result ends. Counted from the sending, so that a long queue is not taken for a
+    /// The end of the wait for the result, counted from the sending, so that a long queue is not taken for a
     /// silent database.
     pub(super) deadline: Instant,
     /// Number of flights that another connection carries, too.
@@ -175,7 +174,7 @@ pub(super) struct Batch {
     pub(super) too_late: Vec<Ended>,
 }
 
-/// How a question was accepted.
+/// The acceptance of a question.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// The question waits. If `wake`, a connection must look at the queue.
@@ -184,7 +183,7 @@ pub(super) enum Asked {
     Joined,
 }
 
-/// Why a question was refused.
+/// The reason why a question was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Too many questions are open.
@@ -220,7 +219,8 @@ pub(super) struct Batcher {
     by_age: VecDeque<(Instant, FlightId)>,
     /// Flights in the order of sending. Entries of ended or resent flights stay until they reach the front.
     by_sending: VecDeque<(Instant, FlightId)>,
-    /// Sending time of the last flight that was sent again. Every batch sent before it was sent again too, or as often as it may be.
+    /// Sending time of the last flight that was sent again. All earlier batches were sent again as well, or
+    /// have no attempt left.
     asked_again_up_to: Option<Instant>,
     /// Sending time of the newest batch with a response.
     answered_up_to: Option<Instant>,
@@ -232,9 +232,9 @@ pub(super) struct Batcher {
     last_sent: Option<Instant>,
     /// Duration of a batch, smoothed.
     round: Duration,
-    /// When the last duration was counted.
+    /// The time at which the last duration was counted.
     measured: Option<Instant>,
-    /// When a connection looks at the queue again.
+    /// The time at which a connection looks at the queue again.
     clock: Option<Instant>,
     /// Number of changes of the table.
     epoch: u64,
@@ -363,9 +363,10 @@ impl Batcher {
         Take::Batch(batch)
     }
 
-    /// When the next batch is sent, so that the connections are used in turn. If each batch went as soon as a
-    /// connection is idle, a burst would use all connections with a question or two each. They would finish
-    /// together and start together from then on, while other questions wait a whole round trip.
+    /// The time at which the next batch is sent, so that the connections are used in turn. If each batch went
+    /// as soon as a connection is idle, a burst would use all connections with a question or two each. The
+    /// connections would finish together and start together from then on, while other questions wait a whole
+    /// round trip.
     fn next_turn(&self) -> Option<Instant> {
         let connections = u32::try_from(self.sessions).unwrap_or(u32::MAX);
         let gap = self.round.checked_div(connections)?;
@@ -526,12 +527,12 @@ impl Batcher {
         }
     }
 
-    /// When [`Batcher::expire`] is due, if no result comes before.
+    /// The time at which [`Batcher::expire`] is due, if no result comes before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.by_age.front().map(|(deadline, _)| *deadline)
     }
 
-    /// How long a connection may be silent before its flights are sent again.
+    /// The longest silence of a connection before its flights are sent again.
     pub(super) fn patience(&self) -> Duration {
         (self.rules.deadline / PATIENCE).max(self.round * PATIENCE_ROUNDS)
     }
@@ -692,7 +693,7 @@ impl Batcher {
         slot.flight.as_mut().filter(|_| slot.generation == id.generation)
     }
 
-    /// When the first flight of the queue was asked.
+    /// The time at which the first flight of the queue was asked.
     fn oldest_queued(&mut self) -> Option<Instant> {
         while let Some(id) = self.queue.front().copied() {
             if let Some(flight) = self.live(id) {

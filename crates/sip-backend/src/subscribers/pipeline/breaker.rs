@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Weight of failures in a row that opens the breaker.
 const TRIP: u32 = 6;
-/// How long the breaker stays open at least.
+/// The shortest time for which the breaker stays open.
 const OPEN_FOR: Duration = Duration::from_millis(500);
 
 /// A failure, by its weight as evidence against the database.
@@ -60,7 +60,7 @@ impl Breaker {
         self.state
     }
 
-    /// When the breaker may half-open; `None` if it is not open.
+    /// The time from which on the breaker may half-open; `None` if the breaker is not open.
     pub(super) fn rests_until(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Open { until } if now < until => Some(until),

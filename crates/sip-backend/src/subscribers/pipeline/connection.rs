@@ -53,17 +53,18 @@ struct Watch {
     warned: Cell<bool>,
 }
 
-/// Why a connection is no longer used.
+/// The reason why a connection is no longer used.
 #[derive(Debug)]
 enum End {
     Closed,
     Failed,
 }
 
-/// What ends a connection with batches under way.
+/// The cause of the end of a connection with batches under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
-    /// The database refused a batch. It responds, so the batches behind have results of their own.
+    /// The database refused a batch. A database that refuses responds, so the batches behind have results of
+    /// their own.
     Refused,
     /// A batch got no response in time.
     Silent,
@@ -152,7 +153,7 @@ async fn keep<D: Database>(
                 };
                 let end = serve::<D>(inner, &open, watch).await;
                 inner.up(-1);
-                // This connection may have been the one that was to look at the queue again.
+                // Perhaps this connection was to look at the queue again.
                 inner.wake();
                 if matches!(end, End::Closed) {
                     return;
@@ -197,7 +198,7 @@ async fn keep<D: Database>(
 /// An open connection.
 struct Open<S> {
     session: S,
-    /// When its opening began.
+    /// The time at which its opening began.
     begun: Instant,
     /// Whether it has carried a batch.
     useful: Cell<bool>,
@@ -286,9 +287,9 @@ fn rests_until(inner: &Inner) -> Option<Instant> {
 /// The batches under way on a connection.
 struct UnderWay<F: Future> {
     batches: FuturesUnordered<Join<Ready<Instant>, F>>,
-    /// When each batch was sent.
+    /// The time at which each batch was sent.
     sent: Vec<Instant>,
-    /// Why the batches still under way get no results.
+    /// The reason why the batches still under way get no results.
     lost: watch::Sender<Option<Cut>>,
 }
 

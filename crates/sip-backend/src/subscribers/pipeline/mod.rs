@@ -1,7 +1,7 @@
-//! The way of a question to its result: joined, queued, sent in a batch; or resolved without the database, if
-//! that does not respond.
+//! The pipeline of a question: joined, queued, sent in a batch. If the database does not respond, the
+//! question is resolved without it.
 //!
-//! One thread carries all connections of a store, whatever the database ([`connection`]). Values without
+//! One thread carries all connections of a store, for each kind of database ([`connection`]). Values without
 //! threads decide what is sent when ([`batcher`], [`breaker`]). Workers only ever take the lock of the queue.
 
 mod batcher;
@@ -37,7 +37,7 @@ use crate::throttle::LogThrottle;
 pub struct LookupOptions {
     /// Number of connections to a database server; a file has one.
     pub connections: usize,
-    /// When a batch is sent.
+    /// The rule for the time at which a batch is sent.
     pub mode: Mode,
     /// Most questions of a batch, 1 to 1,024.
     pub max_batch: usize,
@@ -223,7 +223,7 @@ impl CredentialStore for Pipeline {
                     Ok(Asked::Queued { wake: this }) => wake |= this,
                     Ok(Asked::Joined) => {
                         inner.stats.joined.inc();
-                        // The question may be the one that starts a probe.
+                        // The question may start a probe.
                         wake |= batcher.queued() > 0;
                     }
                     Err(refusal) => refused.push(refusal),
