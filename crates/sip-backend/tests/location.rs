@@ -347,7 +347,7 @@ fn a_full_journal_refuses_until_it_is_folded() {
     assert_eq!(records.len(), good);
 }
 
-/// What version `v` does: to which address-of-record, and whether it deletes.
+/// The operation of version `v`: its address-of-record, and whether it deletes.
 fn operation(v: u64) -> (String, bool) {
     let mixed = v.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (
@@ -656,7 +656,7 @@ fn an_older_table_is_read() {
     assert_eq!(records[&b"alice@example.com"[..]], record(7));
 }
 
-/// Where users are reachable is for the owner's eyes only.
+/// Only the owner of the files can read where users are reachable.
 #[test]
 fn files_are_the_owners_alone() {
     use std::os::unix::fs::PermissionsExt as _;

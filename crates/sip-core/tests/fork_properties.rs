@@ -135,7 +135,7 @@ impl Case {
     }
 }
 
-/// What is known of a branch.
+/// The state of a branch.
 #[derive(Debug)]
 struct Branch {
     invite: Sent,

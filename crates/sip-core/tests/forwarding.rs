@@ -1,5 +1,5 @@
-//! What a forwarded message looks like: the known edits, and not a byte else (RFC 3261 §16.6,
-//! §16.7 step 3, §18, RFC 3581).
+//! A forwarded message has the known edits, and not another changed byte (RFC 3261 §16.6, §16.7 step 3, §18,
+//! RFC 3581).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common;

@@ -1,4 +1,4 @@
-//! What this server reveals of requests that fail: by its responses, and to its operator.
+//! Requests that fail: what responses reveal of them, and what the operator learns.
 #![allow(
     clippy::unwrap_used,
     clippy::wildcard_enum_match_arm,
@@ -363,7 +363,7 @@ fn each_refused_request_is_reported() {
     assert_eq!(refused(&mut b), []);
 }
 
-/// What the reports of refused requests say of each: status, number of the rule, cause.
+/// The reports of refused requests: status, number of the rule, cause.
 #[track_caller]
 fn causes(b: &mut Bench) -> Vec<(u16, Option<u16>, Option<RefusalCause>)> {
     let said = |event: &Event| match event {

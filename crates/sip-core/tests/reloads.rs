@@ -1,4 +1,4 @@
-//! What a new configuration does to requests that are under way: nothing.
+//! A new configuration does not change requests that are under way.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common;

@@ -39,7 +39,7 @@ fn registered(config: &Config, transport: Transport, contact: &str) -> Bench {
     b
 }
 
-/// What alice's INVITE over `transport` leads to, the 100 left out.
+/// The only message that alice's INVITE over `transport` leads to, the 100 left out.
 fn called(b: &mut Bench, transport: Transport, uri: &str) -> Sent {
     let mut out = b.receive(known(transport, CALLER, 9), &request("INVITE", uri, "a1", ""));
     out.retain(|s| s.first_line() != "SIP/2.0 100 Trying");

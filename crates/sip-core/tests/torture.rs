@@ -49,7 +49,7 @@ fn table_config(transport: Transport) -> Config {
     config
 }
 
-/// Where the messages come from: no address that stands in one of their Vias.
+/// The source of the messages: no address that stands in one of their Vias.
 const SOURCE: &str = "198.51.100.7:5060";
 
 /// A message that left.
@@ -58,7 +58,7 @@ struct Left {
     bytes: Vec<u8>,
 }
 
-/// What the endpoint has to send, for the callee and for others, without 100s.
+/// The messages of the endpoint, for the callee and for others, without 100s.
 #[derive(Default)]
 struct Out {
     to_callee: Vec<Left>,

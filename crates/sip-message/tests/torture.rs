@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use sip_message::header::{Contacts, HeaderError};
 use sip_message::{Defect, HeaderIndex, HeaderName, Message, ParseError, StartLine, Uri, UriError, parse};
 
-/// What parsing says, worst first.
+/// The outcome of parsing, worst first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
     /// Dropped without a response.

@@ -356,7 +356,7 @@ fn workers_share_a_port_that_the_kernel_chose() {
     assert!(all[0].receive_buffer().unwrap() > 0);
 }
 
-/// Where most of the time goes is known: to what the engine computes.
+/// The split shows where most of the time goes: to the engine's computations.
 #[test]
 fn cpu_time_is_split_by_what_the_worker_does() {
     let rig = Rig::start(1, settings());

@@ -213,7 +213,7 @@ pub fn every_question_of_a_batch_is_answered<H: Harness>(mut harness: H) {
     assert_eq!(answer(&answers, 900).unwrap_err(), Unavailable);
 }
 
-/// What others do to the table is seen within a second, cache or not.
+/// Changes of the table by others are seen within a second, with a cache or without.
 pub fn changes_by_others_take_effect<H: Harness>(mut harness: H) {
     let answers = Arc::new(Answers::default());
     let cache = cache();

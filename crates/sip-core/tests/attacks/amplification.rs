@@ -15,7 +15,7 @@ pub(crate) const URI: &str = "sip:bob@example.com";
 /// Somebody whose address the attacker writes.
 const VICTIM: &str = "198.51.100.7:5060";
 
-/// What came from an address and what went there.
+/// The bytes that came from an address and those that went there.
 #[derive(Default)]
 pub(crate) struct Tally {
     came: (usize, usize),

@@ -45,7 +45,7 @@ fn network(text: &str, prefix_len: u8) -> Network {
     }
 }
 
-/// What name service knows.
+/// The records of name service.
 pub(crate) fn names() -> [(&'static str, Vec<Record>); 4] {
     [
         ("inside.example A", vec![address("127.0.0.1")]),

@@ -204,7 +204,7 @@ enum Asker {
     Anybody,
 }
 
-/// What is sent for a request with this Route.
+/// The messages sent for a request with this Route.
 fn routed(asker: Asker, method: &str, uri: &str, route: &str, to_tag: &str) -> Vec<Sent> {
     let mut config = guarded();
     if asker == Asker::Anybody {

@@ -48,7 +48,7 @@ fn spellings(name: &str, value: &str) -> Vec<String> {
     ]
 }
 
-/// What strangers may not claim, and how it would be written.
+/// Header fields that untrusted sources must not write, with values.
 const CLAIMS: [(&str, &str); 29] = [
     ("P-Asserted-Identity", "<sip:president@example.com>"),
     ("P-Asserted-Service", "urn:urn-7:3gpp-service.ims.icsi.mmtel"),

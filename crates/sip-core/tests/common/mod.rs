@@ -38,7 +38,7 @@ pub struct Shared {
     shard: Mutex<Shard>,
     windows: Mutex<Windows>,
     pub cached: Mutex<HashMap<(Vec<u8>, Vec<u8>), Option<Secrets>>>,
-    /// What other workers do before the next changes, one after the other.
+    /// Changes by other workers before the next changes, one after the other.
     pub before: Mutex<VecDeque<Option<fn(&mut AorRecord)>>>,
 }
 
@@ -270,7 +270,7 @@ impl Bench {
         self.drain()
     }
 
-    /// What the endpoint says of a message; what it sends stays for [`Bench::drain`].
+    /// The endpoint's decision about a message. Messages that it sends stay for [`Bench::drain`].
     pub fn handle(&mut self, flow: Flow, text: &str) -> Handled {
         let now = self.now();
         self.endpoint.handle_message(now, flow, text.as_bytes())

@@ -79,7 +79,7 @@ impl Authority {
     }
 }
 
-/// What both ends of a test's connections need.
+/// The certificates that both ends of a test's connections need.
 pub struct Kit {
     pub authority: Authority,
     /// For `server.example` and the test's own address.
@@ -158,7 +158,7 @@ pub fn peer_with(server: &TlsServer, socket: TcpStream) -> TlsPeer {
     StreamOwned::new(ServerConnection::new(server.config()).unwrap(), socket)
 }
 
-/// What is sent leaves in pieces of so many bytes.
+/// A client whose bytes leave in pieces of this length.
 #[track_caller]
 pub fn connect_with(client: &TlsClient, address: SocketAddr, piece: usize) -> TlsStream {
     let name = ServerName::from(address.ip());

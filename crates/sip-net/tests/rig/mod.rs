@@ -70,7 +70,7 @@ pub fn settings() -> Settings {
     }
 }
 
-/// What an engine received.
+/// An input that an engine reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     Message {
@@ -284,7 +284,7 @@ impl Fake {
     }
 }
 
-/// What the first connection of worker 0 is called.
+/// The id of the first connection of worker 0.
 const FIRST_CONNECTION: sip_core::id::ConnId = sip_core::id::ConnId {
     worker: WorkerId(0),
     slot: 0,
@@ -786,7 +786,7 @@ impl Rig {
     }
 }
 
-/// Where there is no listener.
+/// An address without listener.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A framed message with the start line `text`.

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 
-/// What opens one; the key is that of RFC 6455 §1.3.
+/// The request that opens a WebSocket; the key is that of RFC 6455 §1.3.
 pub const UPGRADE: &[u8] = b"GET / HTTP/1.1\r\n\
     Host: 127.0.0.1\r\n\
     Upgrade: websocket\r\n\
