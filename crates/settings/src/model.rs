@@ -71,9 +71,9 @@ pub(crate) struct Server {
     /// Directory of the server's own files: keys, and the databases whose place is not given.
     /// Created if absent, with access for its owner only.
     pub data_dir: String,
-    /// How long requests under way may take after SIGTERM before the process ends; it ends as soon as
-    /// each has its final answer. New requests are answered 503 meanwhile. Calls that were answered
-    /// go on without the server, and through it once it is back.
+    /// How long requests under way may take after SIGTERM before the process ends; it ends as soon as each
+    /// has its final response. New requests get 503 meanwhile. Established calls go on without the server,
+    /// and through it once it is back.
     #[schemars(range(max = 3600))]
     pub drain_s: u32,
     /// How long after SIGTERM requests are served as before, while `/health/ready` says 503, so that a balancer takes
@@ -115,9 +115,9 @@ pub(crate) struct Listen {
     pub preloaded_route: bool,
     #[serde(default)]
     pub tls: Option<ListenTls>,
-    /// For `ws` and `wss`: the origins whose pages may connect, as `https://phone.example.com`; `[]`: no page at all.
-    /// Clients that are no browsers send no origin, and are let in. Without it `trust.peers` and a rule's `source` do not
-    /// hold for what comes here by its address or certificate: any page in such a browser could connect.
+    /// For `ws` and `wss`: the origins whose pages may connect, as `https://phone.example.com`; `[]`: no page
+    /// at all. Clients that are no browsers send no origin, and are let in. Without `origins` any page may
+    /// connect, so `trust.peers` and a rule's `source` do not hold here.
     #[serde(default)]
     #[schemars(extend("x-default" = "every page"), length(max = 256))]
     pub origins: Option<Vec<String>>,
@@ -159,14 +159,14 @@ pub(crate) struct Location {
     /// Where registrations are kept: `sqlite:FILE`, or `memory:` (forgotten at a restart).
     #[schemars(extend("x-default" = "`sqlite:` and `location.db` in `server.data_dir`"))]
     pub url: Option<String>,
-    /// When a REGISTER is answered. `commit`: once its binding is on disk; `async`: at once, the
-    /// write follows; `memory`: at once, nothing is written.
+    /// When a REGISTER gets its 200. `commit`: once its binding is on disk; `async`: at once, the write
+    /// follows; `memory`: at once, nothing is written.
     #[schemars(extend("x-default" = "`commit`; with `memory:`, `memory`"))]
     pub durability: Option<Durability>,
     /// A shorter registration is refused with 423 (RFC 3261 §10.2.8).
     #[schemars(range(min = 1, max = 86_400))]
     pub min_expires_s: u32,
-    /// Granted where a REGISTER names no time.
+    /// Granted if a REGISTER names no time.
     #[schemars(range(min = 1, max = 31_536_000))]
     pub default_expires_s: u32,
     /// A longer registration is shortened to this.
@@ -190,7 +190,7 @@ impl Default for Location {
     }
 }
 
-/// When a REGISTER is answered.
+/// When a REGISTER gets its 200.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Durability {
@@ -225,10 +225,9 @@ pub(crate) struct Auth {
     /// Realm of challenges. Stored hashes contain it: changing it makes them useless.
     #[schemars(extend("x-default" = "the domain's `name`"))]
     pub realm: Option<String>,
-    /// Methods that need credentials; `"*"`: all outside of dialogs (but ACK and CANCEL, which cannot be asked);
-    /// `[]`: none. In a dialog each side is asked that has an account here: the caller by its From, the called
-    /// side where it is registered; only for the methods named here, so do not name BYE: many phones do not answer a
-    /// challenge to it.
+    /// Methods that need credentials. `"*"`: all outside of dialogs, except ACK and CANCEL; `[]`: none. In a
+    /// dialog a side is challenged if it has an account here, only for methods named here. Leave BYE out:
+    /// many phones fail on a challenge to it.
     #[schemars(length(max = 32))]
     pub methods: Vec<String>,
     /// Authentication schemes offered.
@@ -238,12 +237,12 @@ pub(crate) struct Auth {
     /// challenge whose first algorithm is not MD5.
     #[schemars(length(min = 1, max = 3))]
     pub algorithms: Vec<Algorithm>,
-    /// How long a nonce is good; then the phone is challenged again with `stale=true`, which it
-    /// answers without asking its user.
+    /// How long a nonce is good; then the phone is challenged again with `stale=true`, and sends credentials
+    /// without asking its user.
     #[schemars(range(min = 10, max = 86_400))]
     pub nonce_lifetime_s: u32,
-    /// Whether `uri` in credentials must be the Request-URI. Else it may be another of the same user at another
-    /// of this server's names, as where a proxy before this one has rewritten the host.
+    /// Whether `uri` in credentials must be the Request-URI. If `false`, it may name the same user at another
+    /// name of this server: a proxy before this one may rewrite the host.
     pub strict_uri: bool,
 }
 
@@ -343,10 +342,11 @@ pub(crate) struct When {
     /// Methods; one of them.
     #[schemars(length(max = 32))]
     pub method: Vec<String>,
-    /// Regular expression on the Request-URI in one spelling: scheme and host in lower case; an IP address as its value is written (`192.0.2.9`, not `192.0.2.009`; IPv6 as RFC 5952 has it); a name without the dot at its end; the user part without escapes of letters, digits and `-_.!~*'()+#`; a number without `-.()`. Matched in linear time; at most 1 MiB compiled.
+    /// Regular expression on the Request-URI in one spelling, which is described below the table. Matched in
+    /// linear time; at most 1 MiB compiled.
     #[schemars(extend("x-default" = "none"), length(max = 4096))]
     pub uri: Option<String>,
-    /// Domain of the Request-URI; where that has `maddr`, the host that this names.
+    /// Domain of the Request-URI; if the URI has `maddr`, that host.
     #[schemars(extend("x-default" = "none"))]
     pub domain: Option<String>,
     /// Networks of the source address, as `10.0.0.0/8`; one of them.
@@ -373,14 +373,14 @@ pub(crate) struct Do {
     pub prefix: String,
     /// Put the next hop's host and port into the Request-URI; of a group, those of the member.
     pub rewrite_host: bool,
-    /// Give up without a final answer after this.
+    /// Give up if no final response came in this time.
     #[schemars(extend("x-default" = "`timers.c_s`"), range(min = 1, max = 3600))]
     pub timeout_s: Option<u32>,
-    /// Follow the contacts of a 3xx in place of the caller (RFC 3261 §16.7), where the request is for one of
-    /// our domains; with `relay` to `"location"`, a URI or a group, and with state.
+    /// Follow the contacts of a 3xx in place of the caller (RFC 3261 §16.7), if the request is for one of our
+    /// domains; with `relay` to `"location"`, a URI or a group, and with state.
     pub recurse: bool,
-    /// Answer 302 with the registered contacts (`"location"`), or with this SIP URI, into which the user
-    /// part of the Request-URI is put where it has none.
+    /// Respond with 302 and the registered contacts (`"location"`), or this SIP URI. If that URI has no user
+    /// part, it gets that of the Request-URI.
     #[schemars(extend("x-default" = "none"))]
     pub redirect: Option<String>,
     /// Refuse with this status code.
@@ -396,10 +396,8 @@ pub(crate) struct Do {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Trust {
     /// Peers whose P-Asserted-Identity is kept: networks, as `10.0.0.0/24` or a single address, and SIP
-    /// domains that a peer must prove by its certificate (RFC 5922), as `san:edge2.example.com`; the
-    /// listener must ask for certificates. From any other source the header is removed. What a certificate
-    /// proved holds until its connection closes: on those that stand, a domain that is taken out here stays
-    /// trusted until a restart.
+    /// domains that a peer must prove by its certificate (RFC 5922), as `san:edge2.example.com`; the listener
+    /// must ask for certificates. From any other source the header is removed.
     #[schemars(length(max = 1000))]
     pub peers: Vec<String>,
 }
@@ -418,8 +416,8 @@ pub(crate) struct Timers {
     /// T4, the longest time that a message stays in the network.
     #[schemars(range(min = 100, max = 60_000))]
     pub t4_ms: u32,
-    /// Timer C: an INVITE without a final answer is cancelled after this. RFC 3261 §16.6 asks for more
-    /// than 180.
+    /// Timer C: an INVITE without a final response is cancelled after this. RFC 3261 §16.6 asks for more than
+    /// 180.
     #[schemars(range(min = 1, max = 3600))]
     pub c_s: u32,
 }
@@ -453,8 +451,8 @@ pub(crate) struct Transport {
     /// time.
     #[schemars(range(max = 3600))]
     pub first_message_s: u32,
-    /// A WebSocket without traffic for this long gets a ping (RFC 6455 §5.5.2); where nothing comes for as long again,
-    /// it is closed. 0: no pings.
+    /// A WebSocket without traffic for this long gets a ping (RFC 6455 §5.5.2); if nothing comes for as long
+    /// again, it is closed. 0: no pings.
     #[schemars(range(max = 3600))]
     pub ws_ping_s: u32,
     /// Time to open a connection; then the next hop counts as unreachable.
@@ -499,9 +497,9 @@ pub(crate) struct Transport {
     /// Send buffer asked of the kernel for each UDP socket.
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
     pub udp_send_buffer_bytes: usize,
-    /// A longer request over UDP, in bytes, leaves by TCP where its next hop has not asked for UDP and a listener
-    /// speaks TCP (RFC 3261 §18.1.1). Where TCP comes to nothing it leaves by UDP after all, and for five minutes
-    /// at once. 0: none leaves by TCP for its length.
+    /// A longer request over UDP, in bytes, leaves by TCP if a listener speaks TCP and the next hop has not
+    /// asked for UDP (RFC 3261 §18.1.1). If TCP fails, it leaves by UDP after all, and for five minutes at
+    /// once. 0: none leaves by TCP for its length.
     #[schemars(range(max = 65_535))]
     pub udp_mtu: usize,
     /// Datagrams that wait for room in that buffer. At the limit they are dropped and counted.
@@ -552,15 +550,15 @@ pub(crate) struct Limits {
     /// Header fields of one message. More: 400.
     #[schemars(range(min = 16, max = 4096))]
     pub headers: usize,
-    /// Live transactions of one worker. At the limit a new request that needs one is answered 503.
+    /// Live transactions of one worker. At the limit a new request that needs one gets 503.
     #[schemars(range(min = 100, max = 100_000_000))]
     pub transactions: usize,
-    /// Transactions of one worker, finished ones included, which are kept for 32 s to answer
-    /// retransmissions. At the limit a new request that needs one is answered 503.
+    /// Transactions of one worker, finished ones included, which are kept for 32 s to absorb retransmissions.
+    /// At the limit a new request that needs one gets 503.
     #[schemars(range(min = 1000, max = 1_000_000_000))]
     pub held_transactions: usize,
-    /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs one is
-    /// answered 503; an eighth above it answers go on but are not kept, and there are no further targets.
+    /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs one
+    /// gets 503. An eighth above it responses go on but are not kept, and no further targets are tried.
     #[schemars(extend("x-default" = "a quarter of the machine's memory, shared out among the workers; 2 MiB at least, 2 GiB at most"))]
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
     pub transaction_bytes: Option<usize>,
@@ -574,21 +572,20 @@ pub(crate) struct Limits {
     #[schemars(extend("x-default" = "a 32nd of the machine's memory, shared out among the workers; 2 MiB at least, 64 MiB at most"))]
     #[schemars(range(min = 65_536, max = 17_179_869_184_u64))]
     pub parked_bytes: Option<usize>,
-    /// Bytes that registrations take in memory, those of all workers together; a usual phone takes some 240. At
-    /// the limit a REGISTER that adds a contact is answered 503 and refreshes go on; an eighth above it those whose
-    /// texts (Contact, Path, Call-ID, User-Agent) become longer are refused too. What was stored is loaded at a start
-    /// whatever it takes. Removals are remembered for 37 s beside, in 64 MiB at most.
+    /// Bytes that registrations take in memory, over all workers; one phone takes about 240. At the limit a
+    /// REGISTER that adds a contact gets 503, and refreshes go on. An eighth above the limit, a refresh with
+    /// longer texts than before gets 503, too.
     #[schemars(extend("x-default" = "a quarter of the machine's memory; 2 MiB at least, 2 GiB at most"))]
     #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
     pub location_bytes: Option<usize>,
-    /// DNS answers that one worker keeps. At the limit the one that expires soonest leaves.
+    /// DNS results that one worker keeps. At the limit the one that expires soonest leaves.
     #[schemars(range(min = 16, max = 1_000_000))]
     pub dns_entries: usize,
     /// Events that wait to be recorded, of one worker. At the limit new ones are dropped and counted.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub events: usize,
     /// Nonces whose use is remembered against replay. At the limit the oldest leaves, and its user is
-    /// asked again with `stale=true`.
+    /// challenged again with `stale=true`.
     #[schemars(range(min = 1000, max = 100_000_000))]
     pub nonces: usize,
     /// Route values of one request. More: 400.
@@ -638,7 +635,7 @@ pub(crate) struct Dns {
     /// Addresses of name servers, as `192.0.2.53` or `192.0.2.53:5353`; `[]`: those of the system.
     #[schemars(length(max = 16))]
     pub nameservers: Vec<String>,
-    /// How long to wait for an answer.
+    /// How long to wait for a result.
     #[schemars(range(min = 100, max = 30_000))]
     pub timeout_ms: u32,
 }
@@ -715,7 +712,7 @@ pub(crate) struct Admin {
     #[schemars(extend("x-default" = "`admin.token` in `server.data_dir`"))]
     pub token_file: Option<String>,
     /// Measure what CPU time goes into, by component, and report it on `/metrics` and at `/api/v1/cpu-split`,
-    /// where it can be switched on and off too. Costs about 1 % of the CPU time while it is on.
+    /// where it can be switched on and off, too. Costs about 1 % of the CPU time while it is on.
     pub cpu_split: bool,
 }
 

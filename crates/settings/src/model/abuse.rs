@@ -16,12 +16,12 @@ pub(crate) struct Abuse {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub burst: u32,
     /// Sources that one worker counts, 16 bytes each; rounded up to a power of two. If there are more, the
-    /// one that has sent the least lately is forgotten, never one that is being limited; both are counted.
+    /// one that has sent least recently is forgotten, never one that is being limited; both are counted.
     #[schemars(range(min = 64, max = 16_777_216))]
     pub sources: usize,
-    /// Failed authentications and requests of scanners, of one source within `failures_s`, after which it is banned.
-    /// Where others have registered from the same address lately, users that fail are counted, each once. 0: bans are
-    /// made by hand only.
+    /// Failed authentications and requests of scanners, of one source within `failures_s`, after which it is
+    /// banned. If other users registered from the same address within the last two hours, each failing user
+    /// counts once. 0: bans are made by hand only.
     #[schemars(range(max = 10_000))]
     pub failures: u32,
     /// See `failures`.
@@ -33,8 +33,8 @@ pub(crate) struct Abuse {
     /// Length of the longest ban, and for how long after its end a ban is remembered.
     #[schemars(range(min = 1, max = 31_536_000))]
     pub ban_max_s: u32,
-    /// Bans in force and remembered. At the limit one that is over makes room, then the one that ends soonest; not
-    /// those made by hand. Where all are such, a new one is refused, and counted.
+    /// Bans in force and remembered. At the limit one that is over makes room, then the one that ends
+    /// soonest; not those made by hand. If all are such, a new one is refused, and counted.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub bans: usize,
     /// Networks that are neither limited nor banned, as `10.0.0.0/24` or a single address, in place of the default (the
@@ -61,8 +61,8 @@ impl Default for Abuse {
     }
 }
 
-/// Requests of scanners are dropped without an answer, and counted. The patterns are regular expressions, found
-/// anywhere, in any case.
+/// Requests of scanners are dropped without a response, and counted. The patterns are regular expressions,
+/// found anywhere, in any case.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Scanners {

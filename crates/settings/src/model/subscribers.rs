@@ -22,7 +22,7 @@ pub(crate) struct Subscribers {
     /// to.
     #[schemars(extend("x-default" = "none"))]
     pub admin_url_file: Option<String>,
-    /// Name of the table. It is never altered. In a file it is made where it is absent, on a server by the first
+    /// Name of the table. It is never altered. In a file it is made if it is absent, on a server by the first
     /// `trapezoid user add`.
     pub table: String,
     /// `true`: the table holds plain passwords (column `password`), and the hashes are computed
@@ -97,10 +97,10 @@ pub(crate) struct Credentials {
     /// way carries one batch more (PostgreSQL).
     #[schemars(range(max = 1000))]
     pub max_wait_ms: u32,
-    /// How long a request may wait for its look-up; then it is answered as `on_unavailable` says.
+    /// How long a request may wait for its look-up; then it gets the status of `on_unavailable`.
     #[schemars(range(min = 100, max = 30_000))]
     pub deadline_ms: u32,
-    /// Status code where the look-up failed or took too long.
+    /// Status code if the look-up failed or took too long.
     pub on_unavailable: OnUnavailable,
     /// Users whose secrets are kept in memory; 0: none. At the limit the oldest leaves.
     #[schemars(range(max = 10_000_000))]
@@ -109,7 +109,7 @@ pub(crate) struct Credentials {
     /// MySQL within three, on PostgreSQL within some ten.
     #[schemars(range(min = 1, max = 86_400))]
     pub cache_ttl_s: u32,
-    /// How long beyond that they still serve while the database does not answer; 0: not at all.
+    /// How long outdated secrets still serve while the database does not respond; 0: not at all.
     #[schemars(range(max = 604_800))]
     pub cache_stale_s: u32,
 }
@@ -139,7 +139,7 @@ impl Default for Credentials {
     }
 }
 
-/// Answer without credentials.
+/// Status without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) enum OnUnavailable {
     #[serde(rename = "503")]
