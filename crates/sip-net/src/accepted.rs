@@ -5,7 +5,7 @@
 //! the worker that accepted this connection. So a worker that sends to a peer must find the connection of
 //! another worker.
 //!
-//! The index is written when a connection is accepted and when it ends, and read for messages that name no
+//! The index is written when a connection is accepted and when it ends. It is read for messages that name no
 //! living connection. Each entry is one living connection, so the workers' limits on connections bound the
 //! index, too.
 

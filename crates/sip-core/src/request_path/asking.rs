@@ -1,5 +1,5 @@
-//! Phase 6: whether a request needs credentials (RFC 3261 §22). The rule decides, else the stricter policy of the domains
-//! of From and Request-URI, else, in a dialog, the mark.
+//! The phase *authorize*: whether a request needs credentials (RFC 3261 §22). The rule decides, else the
+//! stricter policy of the domains of From and Request-URI, else, in a dialog, the mark.
 
 use sip_message::Method;
 

@@ -1,4 +1,4 @@
-//! Phase 6: the check of credentials (RFC 3261 §22, RFC 7616).
+//! The phase *authorize*: the check of credentials (RFC 3261 §22, RFC 7616).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! The end of phase 3: requests of a dialog that go by the rules all the same, for the sake of
+//! The end of the phase *in-dialog*: requests of a dialog that go by the rules all the same, for the sake of
 //! guarded places ([`crate::engine::place`]).
 
 use sip_message::header::NameAddr;

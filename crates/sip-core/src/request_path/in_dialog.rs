@@ -1,5 +1,5 @@
-//! Phase 3: Route values of ours come off; a valid mark makes the request part of a dialog
-//! (RFC 3261 §16.4).
+//! The phase *in-dialog*: Route values of ours come off; a valid mark makes the request part of a dialog (RFC
+//! 3261 §16.4).
 
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Host, Method, Params, Uri};

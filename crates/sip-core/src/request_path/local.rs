@@ -1,4 +1,4 @@
-//! Phase 4: requests to this server itself.
+//! The phase *local*: requests to this server itself.
 
 use alloc::vec::Vec;
 

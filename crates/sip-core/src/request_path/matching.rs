@@ -1,4 +1,4 @@
-//! Phase 5: the rule that a request goes by, which is the first that matches.
+//! The phase *match*: the rule of a request, which is the first that matches.
 
 use alloc::borrow::Cow;
 use core::cell::OnceCell;

@@ -1,22 +1,30 @@
-//! The way of a request, phase by phase. Names in bold are the files below:
+//! The phases of a request, in order, by the names of docs/request-path.md. Names in bold are the files
+//! below:
 //!
-//! 0. **scanner**: requests that are dropped without a response.
-//! 1. **transaction**: a retransmission, an ACK or a CANCEL of something known ends here.
-//! 2. **sanity** (RFC 3261 §16.3): a request that is malformed or demands what we cannot do is
-//!    refused.
-//! 3. **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog.
-//! 4. **local**: OPTIONS to this server; REGISTER to a domain of ours goes to `register`.
-//! 5. **matching**: the first rule that matches a new request.
-//! 6. **asking** and **authorize** (§22): whether a request needs credentials, and the check of them; may wait for the
-//!    database. A request that may be relayed has [`Authorized`], which forwarding demands.
-//! 7. **route** (§16.5): the target by rule, location (**contacts**) or group. A request with several
-//!    **targets** gets a response context. It may wait for name service.
-//! 8. forwarding ([`crate::proxy::forward`], §16.6).
+//! - reading ([`crate::engine::request`]): a request without its mandatory header fields ends here.
+//! - affinity: a request of another worker's Call-ID is handed over.
+//! - **scanner**: requests that are dropped without a response.
+//! - **transaction**: a retransmission, an ACK or a CANCEL of something known ends here.
 //!
-//! A waiting request is kept as received. When the result arrives, the request runs from phase 2 again
-//! ([`Engine::dispatch`]). If the request waited for credentials, these are checked first
-//! (`Engine::judge_parked`). Further branches of a request begin from its response context, not from here
-//! ([`crate::proxy::branches`]).
+//! Then come the phases of [`Engine::dispatch`]:
+//!
+//! - **sanity** (RFC 3261 §16.3): a request that is malformed or demands what we cannot do is refused.
+//! - **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog. It ends in
+//!   **guard**, after which a request of a dialog may go by the rules all the same.
+//! - security (in **sanity**): a SIPS request that came without TLS is refused.
+//! - drain: a server that drains takes no new request.
+//! - **register**: REGISTER to a domain of ours.
+//! - **local**: OPTIONS and other requests to this server.
+//! - hops (in **sanity**): Max-Forwards.
+//! - match (**matching**): the first rule that matches a new request.
+//! - authorize (§22): **asking**, whether a request needs credentials; **authorize**, the check of them. A
+//!   request that may be relayed has [`Authorized`], which forwarding demands.
+//! - **route** (§16.5): the target by rule, location (**contacts**) or group. A request with several
+//!   **targets** gets a response context.
+//! - forward ([`crate::proxy::forward`], §16.6).
+//!
+//! A request that waits for a back-end is kept as received. docs/request-path.md ("Waiting") says where it
+//! resumes.
 
 mod asking;
 mod authorize;
@@ -117,7 +125,7 @@ impl Engine {
         Handled::Here
     }
 
-    /// Runs phases 2 to 8.
+    /// Runs the phases from *sanity* on.
     pub(crate) fn dispatch(&mut self, request: &Request<'_>, progress: Progress) {
         self.run_phases(request, progress);
         self.rule_at_hand = None;

@@ -1,4 +1,4 @@
-//! REGISTER: authorization, then [`crate::registrar`], then the store (RFC 3261 §10.3).
+//! The phase *register*: authorization, then [`crate::registrar`], then the store (RFC 3261 §10.3).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -76,7 +76,7 @@ impl Room {
 }
 
 impl Engine {
-    /// Runs phase 4 and all that follows for a REGISTER.
+    /// Runs the phase *register* and all that follows for a REGISTER.
     pub(crate) fn register(&mut self, request: &Request<'_>, progress: Progress) {
         let config = self.config.clone();
         // §10.3 step 1: the Request-URI names a domain of ours. We relay no registrations.

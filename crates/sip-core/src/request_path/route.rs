@@ -1,4 +1,4 @@
-//! Phase 7: where a request goes (RFC 3261 §16.5), by its rule, location and name service.
+//! The phase *route*: the destination of a request (RFC 3261 §16.5), by its rule, location and name service.
 
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Method, Uri};

@@ -1,4 +1,4 @@
-//! Phase 2: demands that we cannot meet (RFC 3261 §16.3).
+//! The phase *sanity*: demands that we cannot meet (RFC 3261 §16.3).
 
 use alloc::vec::Vec;
 

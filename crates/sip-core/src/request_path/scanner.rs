@@ -1,4 +1,4 @@
-//! Phase 0: requests of scanners, recognised by the operator's patterns, are dropped. A response
+//! The phase *scanner*: requests of scanners, recognised by the operator's patterns, are dropped. A response
 //! would show that a server is here.
 
 use sip_message::header::NameAddr;

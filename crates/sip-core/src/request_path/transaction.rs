@@ -1,4 +1,4 @@
-//! Phase 1: requests that belong to a transaction that we hold (RFC 3261 §17.2.3, §9.2).
+//! The phase *transaction*: requests that belong to a transaction that we hold (RFC 3261 §17.2.3, §9.2).
 
 use sip_message::Method;
 
