@@ -375,7 +375,7 @@ fn the_command_line_says_what_is_wrong() {
         &["enable", "callees", &up],
     ] {
         let (code, text) = command(&scene, &[&["groups"], words].concat());
-        let says = format!("no server answers at {admin}: ");
+        let says = format!("no server responds at {admin}: ");
         assert!(
             code == Some(1) && text.contains(&says),
             "{words:?}: {code:?} {text}"

@@ -74,18 +74,18 @@ fn the_loss_and_return_of_name_servers_are_logged() {
     client.send(&invite(1), "away1");
     let refused = client.final_response();
     assert!(refused.status() >= 400, "{refused:?}");
-    server.wait_for_log("name servers do not answer");
+    server.wait_for_log("name servers do not respond");
     drop(silent);
     let _names = NameServer::start(&scene, &[GATEWAY]);
-    let answers_again = || server.log().contains("name servers answer again");
+    let responds_again = || server.log().contains("name servers respond again");
     let timed_out = || server.metric("trapezoid_dns_lookups", "result=\"timed-out\"");
     // On a busy machine an answer may come after the time-out of 100 ms: then the next call asks again.
     let begun = Instant::now();
     for number in 2.. {
         let before = timed_out();
         client.send(&invite(number), &format!("away{number}"));
-        wait_until("the look-up is over", || answers_again() || timed_out() > before);
-        if answers_again() {
+        wait_until("the look-up is over", || responds_again() || timed_out() > before);
+        if responds_again() {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "the return is never logged");
@@ -123,7 +123,7 @@ fn check_connect_tries_the_name_servers_of_the_system() {
     };
     assert!(!content, "{text}");
     for server in ["192.0.2.53:53", "192.0.2.54:53"] {
-        let line = format!("failed: name server {server} of /etc/resolv.conf: gives no answer for ");
+        let line = format!("failed: name server {server} of /etc/resolv.conf: gives no result for ");
         assert_eq!(text.matches(&line).count(), 1, "{text}");
     }
     assert!(text.contains("2 of these failed"), "{text}");

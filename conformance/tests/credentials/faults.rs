@@ -12,7 +12,7 @@ fn killed(what: &str, server: &DatabaseServer) {
     let stage = Stage::set(server.fresh_database(), Setting::default());
     let fault = stage.during(|| server.kill(), || server.restart());
     let recovered = stage.recovered();
-    stage.server.wait_for_log("subscriber database answers again");
+    stage.server.wait_for_log("subscriber database responds again");
     let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);

@@ -34,7 +34,7 @@ pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machin
     }) {
         let name = String::from_utf8_lossy(&domain.name);
         out.push(format!(
-            "{name}: REGISTER is not in auth.methods, so anybody may take anybody's calls"
+            "{name}: REGISTER is not in auth.methods, so any source may take any user's calls"
         ));
     }
     out
@@ -109,7 +109,7 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
         ));
         if is_preloaded {
             out.push(format!(
-                "listen.preloaded_route: with {name} in trust.peers this server relays for everybody (an open relay)"
+                "listen.preloaded_route: with {name} in trust.peers this server relays for any source (an open relay)"
             ));
         }
     }
@@ -227,8 +227,8 @@ fn open_door(name: &str, why: &str, written: &Route, rule: &config::Route, out: 
         return;
     };
     let what = match relay.target {
-        RelayTarget::RequestUri => "relays for everybody to anywhere (an open relay)",
-        RelayTarget::Group(_) | RelayTarget::Uri(_) => "lets everybody call by that next hop",
+        RelayTarget::RequestUri => "relays for any source to anywhere (an open relay)",
+        RelayTarget::Group(_) | RelayTarget::Uri(_) => "lets any source call by that next hop",
         RelayTarget::Location => return,
     };
     let header = match written.when.header.is_empty() {

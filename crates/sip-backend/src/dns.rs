@@ -165,7 +165,7 @@ impl Dns {
             let result = match result {
                 Ok(records) => {
                     if stats.is_away.swap(false, Ordering::Relaxed) {
-                        tracing::info!("name servers answer again");
+                        tracing::info!("name servers respond again");
                     }
                     if records.values.is_empty() {
                         &stats.negative
@@ -178,7 +178,7 @@ impl Dns {
                 Err(NetError::Timeout) => {
                     stats.timed_out.inc();
                     if let Some(more) = stats.log.allow() {
-                        tracing::warn!(name = &*name, kind = ?kind, more, "name servers do not answer");
+                        tracing::warn!(name = &*name, kind = ?kind, more, "name servers do not respond");
                         stats.is_away.store(true, Ordering::Relaxed);
                     }
                     Err(Unavailable)
@@ -216,7 +216,7 @@ impl Dns {
             Sample::histogram(
                 "dns_lookup_microseconds",
                 "",
-                "From a worker's question to its answer.",
+                "From a worker's query to its result.",
                 &stats.latency,
             ),
             Sample::gauge("dns_in_flight", "", "Look-ups under way.", busy as u64),

@@ -95,7 +95,7 @@ pub struct Abuse {
     pub rate: u32,
     /// Messages that one source may send at once; at least 1.
     pub burst: u32,
-    /// Sources that one worker counts. Beyond that, sources that sent little lately are forgotten.
+    /// Sources that one worker counts. Beyond that, sources that sent little recently are forgotten.
     pub sources: usize,
     /// Networks that are neither limited nor banned, beside the trust domain.
     pub exempt: Vec<Network>,

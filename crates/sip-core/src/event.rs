@@ -233,7 +233,7 @@ counters! {
     limited_aliases => "limit_reached" { "limit=\"aliases\"" };
     /// Responses dropped, beyond those that may go to the addresses in the Via of one source.
     limited_elsewhere => "limit_reached" { "limit=\"responses-elsewhere\"" };
-    /// Sources forgotten although they had sent something lately, as the table was full.
+    /// Sources forgotten although they had sent something recently, as the table was full.
     sources_evicted => "sources_evicted" {};
     /// Messages of sources that were not counted, as no other source could be forgotten.
     sources_untracked => "sources_untracked" {};
@@ -304,7 +304,7 @@ pub struct Gauges {
     pub flows: u64,
     /// Connections that registrations were made over.
     pub flows_registered: u64,
-    /// Sources that have sent something lately, if messages are limited by source.
+    /// Sources that have sent something recently, if messages are limited by source.
     pub sources: u64,
 }
 

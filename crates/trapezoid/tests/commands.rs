@@ -228,10 +228,10 @@ fn check_tries_what_the_configuration_names() {
     assert_eq!(code, 1, "{text}");
     for line in [
         "subscribers.db: not there yet; it is made when it is needed".to_owned(),
-        format!("ok: group carriers: sip:{there}: udp {there}: answers 405 Method Not Allowed"),
+        format!("ok: group carriers: sip:{there}: udp {there}: responds 405 Method Not Allowed"),
         format!("failed: group carriers: sip:{closed};transport=tcp: tcp {closed}: Connection refused"),
-        format!("failed: name server {names}: gives no answer for trapezoid"),
-        "failed: group carriers: sip:gw.example: name service does not answer".to_owned(),
+        format!("failed: name server {names}: gives no result for trapezoid"),
+        "failed: group carriers: sip:gw.example: name service does not respond".to_owned(),
         "3 of these failed".to_owned(),
     ] {
         assert!(text.contains(&line), "{line} in {text}");
@@ -248,7 +248,7 @@ fn check_tries_what_the_configuration_names() {
     let (code, _, text) = run();
     assert_eq!(code, 0, "{text}");
     for line in [
-        format!("ok: name server {empty}: answers, in "),
+        format!("ok: name server {empty}: responds, in "),
         "warning: group carriers: sip:gw.example: its name has no address that a listener's transport"
             .to_owned(),
     ] {

@@ -142,7 +142,7 @@ fn check_tries(database: &Database) {
     assert!(text.contains("1 of these failed"), "{text}");
     let adding = ["add", "alice", "--password-stdin"];
     assert_eq!(user(dir.path(), &adding, "secret\n").0, 0);
-    let good = format!("ok: {place}: table subscriber answers, in ");
+    let good = format!("ok: {place}: table subscriber responds, in ");
     let (code, text) = connect(dir.path());
     assert!(code == 0 && text.contains(&good), "{text}");
     assert!(
@@ -251,7 +251,7 @@ fn a_database_that_says_nothing_is_one_clear_line() {
         for scheme in ["mysql", "postgres"] {
             scope.spawn(move || {
                 let dir = at(&format!("{scheme}://someone:S3cret-Word@{address}/base"));
-                let line = format!("{scheme}://someone@{address}/base: no answer in time");
+                let line = format!("{scheme}://someone@{address}/base: no result in time");
                 assert_eq!(user(dir.path(), &["list"], ""), said(1, &line));
             });
         }

@@ -90,7 +90,7 @@ fn idle(all: &[Measured]) -> Option<Section> {
         &[
             "Each client has sent an OPTIONS and received its 200. Bytes each: what the proportional set size of the \
              server's processes grew by, divided by the connections. The goal is for that.",
-            "The kernel's memory is told apart: that of the whole machine, which has both ends.",
+            "The kernel's memory is counted separately: that of the whole machine, which has both ends.",
         ],
         table,
     )

@@ -7,14 +7,14 @@ const RULES: &[(&str, &[&str])] = &[
     (
         "[[route]]\ndo = { relay = \"request-uri\" }\nauth = false\n",
         &[
-            "route[0] (rule 1): auth = false for every source relays for everybody to anywhere (an open relay)",
+            "route[0] (rule 1): auth = false for every source relays for any source to anywhere (an open relay)",
         ],
     ),
     (
         "[[route]]\nwhen = { uri = '^sip:[0-9]+@', header = { \"X-Trunk\" = \"a\" } }\n\
          do = { relay = \"sip:192.0.2.20\" }\nauth = false\n",
         &[
-            "route[0] (rule 1): auth = false for every source lets everybody call by that next hop; a header is no \
+            "route[0] (rule 1): auth = false for every source lets any source call by that next hop; a header is no \
            credential, as the caller writes it",
         ],
     ),
@@ -36,7 +36,7 @@ const RULES: &[(&str, &[&str])] = &[
     ),
     (
         "auth = { methods = [\"REGISTER\"] }\n[[route]]\ndo = { relay = \"sip:192.0.2.20\" }\n",
-        &["route[0] (rule 1): as no domain asks for credentials, it lets everybody call by that next hop"],
+        &["route[0] (rule 1): as no domain asks for credentials, it lets any source call by that next hop"],
     ),
     (
         "[[domain]]\nname = \"open.example\"\nauth = { methods = [\"REGISTER\"] }\n\
@@ -46,8 +46,8 @@ const RULES: &[(&str, &[&str])] = &[
          [[route]]\nwhen = { uri = '^sip:4', source = [\"0.0.0.0/0\"] }\ndo = { relay = \"sip:192.0.2.20\" }\n\
          [[route]]\nwhen = { uri = '^sip:3' }\nauth = true\ndo = { relay = \"sip:192.0.2.20\" }\n",
         &[
-            "route[1] (rule 2): as open.example asks for no credentials, it lets everybody call by that next hop",
-            "route[3] (rule 4): as its source holds every address, it lets everybody call by that next hop",
+            "route[1] (rule 2): as open.example asks for no credentials, it lets any source call by that next hop",
+            "route[3] (rule 4): as its source holds every address, it lets any source call by that next hop",
         ],
     ),
     (
@@ -90,7 +90,7 @@ fn warnings() {
         [
             "admin.listen: any host that reaches 0.0.0.0:8080 can read the metrics",
             "listen.preloaded_route has no effect without trust.peers",
-            "a: REGISTER is not in auth.methods, so anybody may take anybody's calls",
+            "a: REGISTER is not in auth.methods, so any source may take any user's calls",
         ]
     );
     let loaded = valid(
@@ -122,7 +122,7 @@ fn trust_and_addresses_that_may_not_be_meant() {
                 + "preloaded_route = true\n[trust]\npeers = [\"0.0.0.0/0\", \"10.0.0.0/8\"]\n",
             &[
                 "trust.peers: 0.0.0.0/0 trusts the identity that any caller claims",
-                "listen.preloaded_route: with 0.0.0.0/0 in trust.peers this server relays for everybody (an open relay)",
+                "listen.preloaded_route: with 0.0.0.0/0 in trust.peers this server relays for any source (an open relay)",
             ][..],
         ),
         (

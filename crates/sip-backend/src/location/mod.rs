@@ -269,7 +269,7 @@ impl Stats {
             Sample::histogram(
                 "location_save_microseconds",
                 "",
-                "From a worker's question to its answer.",
+                "From a worker's query to its result.",
                 &self.latency,
             ),
             Sample::histogram(

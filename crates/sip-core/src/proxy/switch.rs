@@ -67,8 +67,8 @@ struct NewBranch {
 
 impl Engine {
     /// Switches a request with state, which is too long for a datagram, to TCP: changes `text` and `to`.
-    /// Returns whether the request was switched. The request stays on UDP if no listener reaches that address
-    /// by TCP, or if TCP failed there recently.
+    /// Returns whether the request was switched. It stays on UDP if no listener reaches that address by TCP,
+    /// or if TCP failed there recently.
     #[cold]
     pub(super) fn switch_to_stream(
         &mut self,

@@ -159,7 +159,7 @@ pub enum Located {
         /// Record type.
         kind: RecordKind,
     },
-    /// The name service gave no result lately.
+    /// The name service gave no result recently.
     Unavailable,
 }
 

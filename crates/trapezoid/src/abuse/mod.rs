@@ -425,7 +425,7 @@ impl Abuse {
             gauge("bans_in_force", "Sources that are banned.", held),
             gauge(
                 "abuse_suspects",
-                "Sources that have failed lately.",
+                "Sources that have failed recently.",
                 suspects as u64,
             ),
             gauge(
@@ -457,7 +457,7 @@ impl Abuse {
             count(
                 "abuse_suspects_evicted",
                 "",
-                "Sources forgotten at the limit although they had failed lately.",
+                "Sources forgotten at the limit although they had failed recently.",
                 counts.suspects_evicted,
             ),
             count(

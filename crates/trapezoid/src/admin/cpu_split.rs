@@ -20,7 +20,7 @@ use crate::cpu::{CpuTime, WORKER};
 
 /// Longest wait for a worker to obey: one at its limit has turns of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Interval of checking whether the workers have obeyed.
+/// Interval of checking whether the workers have taken the order.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The measurement of CPU time, for these pages.
@@ -60,7 +60,7 @@ pub(super) async fn put(State(pages): State<Arc<Pages>>, body: Result<Bytes, Byt
         }
     });
     if !told || settled.await.is_err() {
-        let text = "not all workers could be told, or obeyed in time; ask again";
+        let text = "not all workers took the order in time; try again";
         return error(StatusCode::SERVICE_UNAVAILABLE, text);
     }
     page(StatusCode::OK, &shown(&pages.cpu.cpu())).into_response()

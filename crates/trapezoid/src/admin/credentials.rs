@@ -51,7 +51,8 @@ pub(super) async fn forget(State(pages): State<Arc<Pages>>, RawQuery(query): Raw
         (None, _) => None,
         (Some(part), None) if part.starts_with("subscriber=") => part.strip_prefix("subscriber="),
         (Some(_), _) => {
-            let text = "there is one parameter: ?subscriber=USER@DOMAIN; without it everybody is forgotten";
+            let text =
+                "there is one parameter: ?subscriber=USER@DOMAIN; without it all subscribers are forgotten";
             return error(StatusCode::BAD_REQUEST, text);
         }
     };

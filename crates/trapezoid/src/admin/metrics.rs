@@ -313,7 +313,7 @@ fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 12] {
         ("timers", "Timers running", gauges.timers),
         (
             "sources",
-            "Sources that have sent something lately, where messages are limited by source",
+            "Sources that have sent something recently, if messages are limited by source",
             gauges.sources,
         ),
         ("dns_entries", "Names in the resolver's cache", gauges.dns_entries),

@@ -26,7 +26,7 @@ pub(super) fn document() -> Value {
             },
             "schemas": schemas(),
             "responses": {
-                "Wrong": answer("What is wrong with the request.", "Error"),
+                "Wrong": response("What is wrong with the request.", "Error"),
             },
         },
     })
@@ -46,9 +46,9 @@ fn change(summary: &str) -> Value {
         }],
         "requestBody": content("Named"),
         "responses": {
-            "200": answer("The member as it is now.", "Changed"),
+            "200": response("The member as it is now.", "Changed"),
             "400": wrong(), "401": wrong(), "404": wrong(),
-            "409": answer("The configuration drains it (weight = 0).", "Error"),
+            "409": response("The configuration drains it (weight = 0).", "Error"),
         },
     })
 }
@@ -63,28 +63,28 @@ fn paths() -> Value {
             "summary": "Everything that is counted, for Prometheus",
             "security": [],
             "responses": { "200": {
-                "description": "Prometheus' text format, or OpenMetrics where `Accept` prefers it.",
+                "description": "Prometheus' text format, or OpenMetrics if `Accept` prefers it.",
                 "content": { "text/plain": text(), "application/openmetrics-text": text() },
             } },
         } },
         "/health/live": { "get": {
-            "summary": "The process answers", "security": [], "responses": { "200": answer("It does.", "Health") },
+            "summary": "Liveness", "security": [], "responses": { "200": response("The process runs.", "Health") },
         } },
         "/health/ready": { "get": {
             "summary": "Whether traffic may come",
             "security": [],
             "responses": {
-                "200": answer("It may.", "Health"),
-                "503": answer("It may not; the reasons say why.", "Health"),
+                "200": response("It may.", "Health"),
+                "503": response("It may not; the reasons say why.", "Health"),
             },
         } },
         "/api/v1/status": { "get": {
             "summary": "State of the server",
-            "responses": { "200": answer("The state.", "Status"), "401": wrong() },
+            "responses": { "200": response("The state.", "Status"), "401": wrong() },
         } },
         "/api/v1/groups": { "get": {
             "summary": "Groups of next hops and their members",
-            "responses": { "200": answer("The groups.", "Groups"), "401": wrong() },
+            "responses": { "200": response("The groups.", "Groups"), "401": wrong() },
         } },
         "/api/v1/groups/{group}/drain": {
             "parameters": group,
@@ -97,10 +97,10 @@ fn paths() -> Value {
         "/api/v1/reload": { "post": {
             "summary": "Read the configuration and the files that it names again, as SIGHUP does",
             "responses": {
-                "200": answer("All of it was taken, but what holds after a restart.", "Reload"),
+                "200": response("All of it was taken, but what holds after a restart.", "Reload"),
                 "401": wrong(),
-                "422": answer("Something is wrong and stays as it was; the errors say what.", "Reload"),
-                "503": answer("The server is about to end.", "Error"),
+                "422": response("Something is wrong and stays as it was; the errors say what.", "Reload"),
+                "503": response("The server is about to end.", "Error"),
             },
         } },
     });
@@ -124,21 +124,21 @@ fn credentials() -> Value {
         "/api/v1/credentials": { "get": {
             "summary": "How look-ups of credentials are",
             "responses": {
-                "200": answer("The store and its queue.", "Credentials"),
+                "200": response("The store and its queue.", "Credentials"),
                 "401": wrong(),
-                "503": answer("The server is starting.", "Error"),
+                "503": response("The server is starting.", "Error"),
             },
         } },
         "/api/v1/credentials/cache": { "delete": {
             "summary": "Forget cached credentials, of one subscriber or of all",
             "parameters": [{
                 "name": "subscriber", "in": "query", "schema": { "type": "string" },
-                "description": "USER@DOMAIN; without it everybody is forgotten.",
+                "description": "USER@DOMAIN; without it all subscribers are forgotten.",
             }],
             "responses": {
-                "200": answer("How many entries were forgotten.", "Forgotten"),
+                "200": response("How many entries were forgotten.", "Forgotten"),
                 "400": wrong(), "401": wrong(),
-                "503": answer("The server is starting.", "Error"),
+                "503": response("The server is starting.", "Error"),
             },
         } }
     })
@@ -149,14 +149,14 @@ fn cpu_split() -> Value {
     json!({
         "/api/v1/cpu-split": {
             "get": {
-                "summary": "What CPU time has gone into since that was switched on",
-                "responses": { "200": answer("The split.", "CpuSplit"), "401": wrong() },
+                "summary": "CPU time by component since the split was switched on",
+                "responses": { "200": response("The split.", "CpuSplit"), "401": wrong() },
             },
             "put": {
                 "summary": "Switch it on, from zero, or off; what was counted stays until it is switched on again",
                 "requestBody": content("Switch"),
                 "responses": {
-                    "200": answer("The split as it is now.", "CpuSplit"),
+                    "200": response("The split as it is now.", "CpuSplit"),
                     "400": wrong(), "401": wrong(), "503": wrong(),
                 },
             },
@@ -170,16 +170,16 @@ fn bans() -> Value {
         "/api/v1/bans": {
             "get": {
                 "summary": "Banned sources",
-                "responses": { "200": answer("The bans in force.", "Bans"), "401": wrong() },
+                "responses": { "200": response("The bans in force.", "Bans"), "401": wrong() },
             },
             "post": {
                 "summary": "Ban a source, or change its ban",
                 "requestBody": content("WantedBan"),
                 "responses": {
-                    "200": answer("The ban. It holds, also after a restart.", "Banned"),
+                    "200": response("The ban. It holds, also after a restart.", "Banned"),
                     "400": wrong(), "401": wrong(),
-                    "409": answer("The source is of the trust domain, or there is no room.", "Error"),
-                    "500": answer("It holds, but could not be written to disk.", "Error"),
+                    "409": response("The source is of the trust domain, or there is no room.", "Error"),
+                    "500": response("It holds, but could not be written to disk.", "Error"),
                 },
             },
         },
@@ -191,9 +191,9 @@ fn bans() -> Value {
             "delete": {
                 "summary": "Lift a ban, and forget what the source did before",
                 "responses": {
-                    "200": answer("It is lifted.", "Lifted"),
+                    "200": response("It is lifted.", "Lifted"),
                     "400": wrong(), "401": wrong(), "404": wrong(),
-                    "500": answer("It is lifted, but that could not be written to disk.", "Error"),
+                    "500": response("It is lifted, but that could not be written to disk.", "Error"),
                 },
             },
         },
@@ -217,7 +217,7 @@ fn ban_schemas() -> Value {
                 "since_unix_s": number(),
                 "until_unix_s": maybe("null: until it is lifted."),
                 "left_s": maybe("null: until it is lifted."),
-                "strikes": { "type": "integer", "minimum": 1, "description": "Which of its bans it is." },
+                "strikes": { "type": "integer", "minimum": 1, "description": "The number of bans of this source so far." },
                 "by": { "enum": ["failures", "hand"] },
                 "reason": text(),
             }),
@@ -242,7 +242,7 @@ fn ban_schemas() -> Value {
 /// The contacts that have registered.
 fn registrations() -> Value {
     let parameter = |name: &str, description: &str| json!({ "name": name, "in": "query", "schema": { "type": "string" }, "description": description });
-    let starting = || answer("The server is starting.", "Error");
+    let starting = || response("The server is starting.", "Error");
     json!({
         "/api/v1/registrations": { "get": {
             "summary": "Registered contacts, page by page",
@@ -262,7 +262,7 @@ fn registrations() -> Value {
                 parameter("cursor", "`next` of the page before."),
             ],
             "responses": {
-                "200": answer("A page.", "Registrations"),
+                "200": response("A page.", "Registrations"),
                 "400": wrong(), "401": wrong(), "503": starting(),
             },
         } },
@@ -274,7 +274,7 @@ fn registrations() -> Value {
             "get": {
                 "summary": "The contacts of one address-of-record",
                 "responses": {
-                    "200": answer("The contacts, best first.", "Registered"),
+                    "200": response("The contacts, best first.", "Registered"),
                     "400": wrong(), "401": wrong(), "404": wrong(), "503": starting(),
                 },
             },
@@ -282,9 +282,9 @@ fn registrations() -> Value {
                 "summary": "Remove one contact, or all, as a REGISTER with Expires: 0 does",
                 "parameters": [parameter("contact", "The contact's URI; without it all contacts are removed.")],
                 "responses": {
-                    "200": answer("They are removed. The phone's next REGISTER is taken as ever.", "Removed"),
+                    "200": response("They are removed. The phone's next REGISTER is taken as ever.", "Removed"),
                     "400": wrong(), "401": wrong(), "404": wrong(),
-                    "503": answer("The removal could not be written to disk, or the server is starting.", "Error"),
+                    "503": response("The removal could not be written to disk, or the server is starting.", "Error"),
                 },
             },
         },
@@ -461,10 +461,10 @@ fn content(schema: &str) -> Value {
     json!({ "content": { "application/json": { "schema": reference(schema) } } })
 }
 
-fn answer(description: &str, schema: &str) -> Value {
-    let mut answer = content(schema);
-    answer["description"] = description.into();
-    answer
+fn response(description: &str, schema: &str) -> Value {
+    let mut response = content(schema);
+    response["description"] = description.into();
+    response
 }
 
 fn wrong() -> Value {

@@ -26,7 +26,7 @@ pub(crate) fn get(url: &str) -> Result<String, String> {
     stream.write_all(request.as_bytes()).map_err(io)?;
     match answer(&read_all(&mut stream)?)? {
         (200, _, body) => Ok(body),
-        (_, line, _) => Err(format!("the answer is {line:?}")),
+        (_, line, _) => Err(format!("the response is {line:?}")),
     }
 }
 
@@ -123,10 +123,10 @@ fn read_all(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
         }
         answer.extend_from_slice(part.get(..length).unwrap_or_default());
         if answer.len() > MOST {
-            return Err(format!("the answer is longer than {} MiB", MOST >> 20));
+            return Err(format!("the response is longer than {} MiB", MOST >> 20));
         }
         if Instant::now() > until {
-            return Err(format!("no end of the answer after {} s", WHOLE.as_secs()));
+            return Err(format!("no end of the response after {} s", WHOLE.as_secs()));
         }
     }
 }
@@ -137,15 +137,15 @@ fn answer(answer: &[u8]) -> Result<(u16, String, String), String> {
     let end = answer
         .windows(blank.len())
         .position(|at| at == blank)
-        .ok_or("the answer is not HTTP")?;
+        .ok_or("the response is not HTTP")?;
     let head = String::from_utf8_lossy(answer.get(..end).unwrap_or_default()).into_owned();
     let line = head.lines().next().unwrap_or_default();
     let mut words = line.split(' ');
     if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
-        return Err("the answer is not HTTP".to_owned());
+        return Err("the response is not HTTP".to_owned());
     }
     let status = words.next().and_then(|code| code.parse().ok());
-    let status = status.ok_or("the answer is not HTTP")?;
+    let status = status.ok_or("the response is not HTTP")?;
     let body = answer.get(end + blank.len()..).unwrap_or_default();
     let lengths = head.lines().filter_map(|line| line.split_once(':'));
     for (name, value) in lengths {
@@ -155,10 +155,10 @@ fn answer(answer: &[u8]) -> Result<(u16, String, String), String> {
                 .parse::<usize>()
                 .is_ok_and(|length| length > body.len())
         {
-            return Err("the answer was cut off".to_owned());
+            return Err("the response was cut off".to_owned());
         }
     }
-    let body = String::from_utf8(body.to_vec()).map_err(|_| "the answer is not UTF-8")?;
+    let body = String::from_utf8(body.to_vec()).map_err(|_| "the response is not UTF-8")?;
     Ok((status, line.to_owned(), body))
 }
 

@@ -27,10 +27,10 @@ pub(crate) struct Args {
     /// Delay of each direction, with its unit (us, ms, s); 0 passes everything on at once.
     #[arg(long, value_name = "TIME", value_parser = delay)]
     delay: Option<Duration>,
-    /// Delay of what clients say; --delay where it is not given.
+    /// Delay of what clients say; default: --delay.
     #[arg(long, value_name = "TIME", value_parser = delay)]
     delay_to_target: Option<Duration>,
-    /// Delay of what the target says; --delay where it is not given.
+    /// Delay of what the target says; default: --delay.
     #[arg(long, value_name = "TIME", value_parser = delay)]
     delay_to_client: Option<Duration>,
     /// Stop sleeping so long before something is due, at the cost of CPU: a machine that sleeps wakes late (150us).

@@ -61,7 +61,9 @@ impl Running {
             body,
         };
         let (status, text) = http::ask(&address.to_string(), &question).map_err(|error| {
-            Failure::Failed(format!("no server answers at {address}: {error}; is it running?"))
+            Failure::Failed(format!(
+                "no server responds at {address}: {error}; is it running?"
+            ))
         })?;
         let answer: Value = serde_json::from_str(&text)
             .map_err(|_| Failure::Failed(format!("the server at {address} is no Trapezoid")))?;

@@ -35,7 +35,7 @@ enum UserAction {
 
 #[derive(Debug, clap::Args)]
 struct WithPassword {
-    /// The subscriber; the domain may be left out where the configuration has only one.
+    /// The subscriber; the domain may be left out if the configuration has only one.
     #[arg(value_name = "NAME@DOMAIN")]
     name: String,
     /// Read the password from the first line of standard input instead of asking for it.

@@ -28,13 +28,13 @@ impl Away {
             if !is_contact {
                 self.note(*destination);
             }
-            let cause = if *timed_out { "no answer" } else { "unreachable" };
+            let cause = if *timed_out { "no response" } else { "unreachable" };
             tracing::warn!(%destination, cause, "next hop failed");
         }
         if let Event::NextHopReturned { destination } = event
             && self.forget(*destination)
         {
-            tracing::info!(%destination, "next hop answers again");
+            tracing::info!(%destination, "next hop responds again");
         }
     }
 

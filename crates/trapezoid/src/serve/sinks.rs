@@ -179,7 +179,7 @@ fn record(event: &Event) {
             tracing::info!(
                 group = &*lossy(group),
                 member = &*lossy(member),
-                "member answers, and gets requests again"
+                "member responds, and gets requests again"
             );
         }
     }
@@ -201,7 +201,7 @@ fn record_failure(event: &Event) {
         let reason = match reason {
             AuthFailure::UnknownUser => "unknown user",
             AuthFailure::WrongPassword => "wrong password",
-            AuthFailure::NotOwner => "not the owner of the address it used",
+            AuthFailure::NotOwner => "the account may not use that address",
             AuthFailure::Replay => "nonce count seen before",
         };
         let (method, domain) = (lossy(method), lossy(domain));
@@ -376,8 +376,8 @@ mod tests {
             is_contact,
         };
         let returned = |destination| Event::NextHopReturned { destination };
-        let gone = |of: &str| format!("WARN next hop failed destination={of} cause=\"no answer\"");
-        let back = "INFO next hop answers again destination=192.0.2.20:5060".to_owned();
+        let gone = |of: &str| format!("WARN next hop failed destination={of} cause=\"no response\"");
+        let back = "INFO next hop responds again destination=192.0.2.20:5060".to_owned();
         for (worker, event, line) in [
             (0, returned(destination), None),
             (0, failed(destination, false), Some(gone("192.0.2.20:5060"))),

@@ -41,7 +41,7 @@ pub(super) enum DbError {
     #[error("{0}")]
     Lost(Box<dyn Error + Send + Sync>),
     /// A batch got no response in time.
-    #[error("no answer within the deadline")]
+    #[error("no result within the deadline")]
     Silent,
     /// The query or its result is unusable because of one question or row.
     #[error("{0}")]
@@ -148,7 +148,7 @@ where
 {
     match tokio::time::timeout(limit, step).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(DbError::lost("no answer in time")),
+        Err(_) => Err(DbError::lost("no result in time")),
     }
 }
 

@@ -407,14 +407,14 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
         session.mark(),
     )
     .await
-    .unwrap_or_else(|_| Err(DbError::lost("an idle connection does not answer")));
+    .unwrap_or_else(|_| Err(DbError::lost("an idle connection does not respond")));
     match mark {
         Ok(_) if !watching => Ok(()),
         Ok(mark) => {
             if mark.is_none() && !watch.warned.replace(true) {
                 tracing::warn!(
                     store = &*inner.store,
-                    "this database does not tell when the table changes: changes are seen when cached entries end (credentials.cache_ttl_s), or are forgotten by command"
+                    "this database reports no changes of the table: a change takes effect when cached entries end (credentials.cache_ttl_s) or are dropped by command"
                 );
             }
             // A server that gave a mark and gives none now was restarted, and has lost its record of earlier

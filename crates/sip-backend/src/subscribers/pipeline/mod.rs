@@ -418,7 +418,7 @@ impl Inner {
     /// Notes that the database has responded. Logs it if a failure was logged before.
     fn note_response(&self) {
         if self.is_away.load(Ordering::Relaxed) && self.is_away.swap(false, Ordering::Relaxed) {
-            tracing::info!(store = &*self.store, "subscriber database answers again");
+            tracing::info!(store = &*self.store, "subscriber database responds again");
         }
     }
 }

@@ -146,17 +146,17 @@ impl Stats {
             lookups("result=\"queue-full\"", &self.refused),
             counter(
                 "credential_joins",
-                "Questions for a subscriber that was being looked up already.",
+                "Queries for a subscriber that was being looked up already.",
                 &self.joined,
             ),
             counter(
                 "credential_stale_answers",
-                "Questions answered from outdated entries of the cache, as the store gave no answer.",
+                "Queries served from outdated entries of the cache, as the store gave no result.",
                 &self.stale,
             ),
             counter(
                 "credential_timeouts",
-                "Look-ups that the store did not answer within the deadline.",
+                "Look-ups to which the store gave no result within the deadline.",
                 &self.timed_out,
             ),
             counter(
@@ -171,7 +171,7 @@ impl Stats {
             ),
             counter(
                 "credential_asked_again",
-                "Look-ups that one connection did not answer for a quarter of their time and that went on another, too.",
+                "Look-ups that had no result for a quarter of their time and went on another connection, too.",
                 &self.again,
             ),
             counter(
@@ -198,19 +198,19 @@ impl Stats {
             Sample::histogram(
                 "credential_wait_microseconds",
                 "",
-                "From the first question of a batch to its sending.",
+                "From the first query of a batch to its sending.",
                 &self.wait,
             ),
             Sample::histogram(
                 "credential_batch_microseconds",
                 "",
-                "From the sending of a batch to its answer.",
+                "From the sending of a batch to its result.",
                 &self.busy,
             ),
             Sample::histogram(
                 "credential_lookup_microseconds",
                 "",
-                "From a worker's question to its answer.",
+                "From a worker's query to its result.",
                 &self.latency,
             ),
         ]
@@ -222,7 +222,7 @@ impl Stats {
         let metrics: [(&'static str, &'static str, Read); 3] = [
             (
                 "credential_batches",
-                "Batches answered, by size: up to this, and more than half of it.",
+                "Batches completed, by size: up to this, and more than half of it.",
                 |class| class.batches.get(),
             ),
             (
@@ -232,7 +232,7 @@ impl Stats {
             ),
             (
                 "credential_batch_busy_microseconds",
-                "From the sending to the answer of batches of this size, added up.",
+                "From the sending to the result of batches of this size, added up.",
                 |class| class.busy_us.get(),
             ),
         ];
@@ -279,12 +279,12 @@ fn state(now: &Now) -> Vec<Sample> {
         ),
         gauge(
             "credential_in_flight",
-            "Look-ups that the store was asked for and has not answered.",
+            "Look-ups that were sent to the store and have no result yet.",
             now.under_way,
         ),
         gauge(
             "credential_waiting",
-            "Questions that wait for the answer of a look-up.",
+            "Queries that wait for the result of a look-up.",
             now.questions,
         ),
         gauge(
@@ -294,7 +294,7 @@ fn state(now: &Now) -> Vec<Sample> {
         ),
         gauge(
             "credential_breaker",
-            "0: the store is asked; 1: one batch tries whether it answers again; 2: it is not asked.",
+            "0: the store is queried; 1: one batch tries whether it responds again; 2: it is not queried.",
             match now.state {
                 State::Closed => 0,
                 State::HalfOpen => 1,

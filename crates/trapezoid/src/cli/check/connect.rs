@@ -107,7 +107,7 @@ fn table(options: &TableOptions) -> Result<String, String> {
     let began = Instant::now();
     let mut table = SubscriberTable::open(options.clone()).map_err(|error| words(failure(error)))?;
     let is_empty = table.is_empty().map_err(|error| words(failure(error)))?;
-    let what = if is_empty { "has no subscriber" } else { "answers" };
+    let what = if is_empty { "has no subscriber" } else { "responds" };
     let took = began.elapsed().as_millis();
     Ok(format!(
         "{}: table {} {what}, in {took} ms",
@@ -170,10 +170,10 @@ fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
         let began = Instant::now();
         match names.ask(&domain, RecordKind::A) {
             Some(_) => report.good(&format!(
-                "name server {server}{of}: answers, in {} ms",
+                "name server {server}{of}: responds, in {} ms",
                 began.elapsed().as_millis()
             )),
-            None => report.bad(&format!("name server {server}{of}: gives no answer for {domain}")),
+            None => report.bad(&format!("name server {server}{of}: gives no result for {domain}")),
         }
     }
 }
@@ -281,13 +281,13 @@ impl Names {
         for _ in 0..=MAX_LOOKUPS {
             match self.cache.locate(now, &question) {
                 Located::Done(found) => return Ok(found.to_vec()),
-                Located::Unavailable => return Err("name service does not answer".to_owned()),
+                Located::Unavailable => return Err("name service does not respond".to_owned()),
                 Located::Ask { name, kind } => {
                     let dns = self.dns.as_ref().map_err(ToString::to_string)?;
                     dns.resolve(0, Some(QUESTION), name.clone(), kind);
                     let answer = match self.answers.recv_timeout(self.patience) {
                         Ok(QueryResult::Resolved(answer)) => answer,
-                        Ok(_) | Err(_) => return Err("name service does not answer".to_owned()),
+                        Ok(_) | Err(_) => return Err("name service does not respond".to_owned()),
                     };
                     self.cache.store(now, &name, kind, answer);
                 }
@@ -340,7 +340,7 @@ fn options(loaded: &Loaded, address: SocketAddr) -> Result<String, String> {
          From: <sip:check@{domain}>;tag={word:016x}\r\nTo: <sip:{address}>\r\nCall-ID: {word:016x}\r\n\
          CSeq: 1 OPTIONS\r\nContact: <sip:check@{own}>\r\nContent-Length: 0\r\n\r\n"
     );
-    let mut last = "no answer".to_owned();
+    let mut last = "no response".to_owned();
     for _ in 0..TRIES {
         socket.send(text.as_bytes()).map_err(words)?;
         let mut answer = [0; 2048];
@@ -348,8 +348,8 @@ fn options(loaded: &Loaded, address: SocketAddr) -> Result<String, String> {
             Ok(length) => {
                 let answer = String::from_utf8_lossy(answer.get(..length).unwrap_or_default()).into_owned();
                 let line = answer.lines().next().unwrap_or_default().to_owned();
-                let status = line.strip_prefix("SIP/2.0 ").ok_or("what answers is not SIP")?;
-                return Ok(format!("answers {status}"));
+                let status = line.strip_prefix("SIP/2.0 ").ok_or("the response is not SIP")?;
+                return Ok(format!("responds {status}"));
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => last = error.to_string(),

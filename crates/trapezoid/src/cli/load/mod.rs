@@ -60,7 +60,7 @@ impl From<Wire> for Transport {
 enum Auth {
     /// A challenge is a failure.
     None,
-    /// A challenge is answered with the user's password.
+    /// Credentials follow a challenge, with the user's password.
     Digest,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// The server.
     #[arg(long, value_name = "HOST:PORT", value_parser = Peer::parse)]
     target: Peer,
-    /// Address of the callers, and their port over UDP or on a single connection; chosen by the system where it is not given.
+    /// Address of the callers, and their port over UDP or on a single connection; default: the system's choice.
     #[arg(long, value_name = "ADDRESS:PORT")]
     local: Option<SocketAddr>,
     /// From the callers to the server.
@@ -89,7 +89,7 @@ pub(crate) struct Args {
     /// How long calls are offered before they count.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
     warmup: Duration,
-    /// How long calls may go on after that; until each has ended or timed out where it is not given.
+    /// How long calls may go on after that; default: until each has ended or timed out.
     #[arg(long, value_name = "TIME", value_parser = time)]
     drain: Option<Duration>,
     /// Times between calls are random (exponential) instead of equal.
@@ -113,22 +113,22 @@ pub(crate) struct Args {
     /// either, all users have the same password. A FILE has passwords of its own.
     #[arg(long, value_name = "TEXT", default_value = "pass{n}")]
     password: String,
-    /// Domain of all users; the target's host where it is not given.
+    /// Domain of all users; default: the target's host.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Connections that the callers share, or one for each call.
     #[arg(long, value_name = "N|per-call", default_value = "1", value_parser = connections)]
     connections: Connections,
-    /// Answer calls there, too.
+    /// Accept calls there, too.
     #[arg(long, value_name = "ADDRESS:PORT")]
     uas: Option<SocketAddr>,
-    /// The transport of --uas (udp, tcp or tls); that of the callers where it is not given, udp for WebSockets.
+    /// The transport of --uas (udp, tcp or tls); default: that of the callers, udp for WebSockets.
     #[arg(long, value_name = "TRANSPORT")]
     uas_transport: Option<Wire>,
-    /// How long --uas rings before it answers.
+    /// How long --uas rings before it accepts.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
     ring: Duration,
-    /// How long callers wait for an answer that rings, before they cancel.
+    /// How long a callee may ring before callers cancel.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
     answer_within: Duration,
     /// From ACK to BYE.
@@ -137,7 +137,7 @@ pub(crate) struct Args {
     /// Send ACK and BYE to --target, too, although it does not ask for that (Record-Route).
     #[arg(long)]
     outbound: bool,
-    /// What `register` registers: that of --uas, or else the caller's own address, where it is not given.
+    /// The address that `register` registers; default: that of --uas, or else the caller's own.
     #[arg(long, value_name = "HOST:PORT", value_parser = Peer::parse)]
     contact: Option<Peer>,
     /// Seconds that `register` asks for.
@@ -146,16 +146,16 @@ pub(crate) struct Args {
     /// Bytes of text in each `message`.
     #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=65_000))]
     text: u32,
-    /// Timer T1; calls without any answer are given up after 64 times as long.
+    /// Timer T1; calls without any response are given up after 64 times as long.
     #[arg(long, value_name = "TIME", value_parser = timer_t1, default_value = "500ms")]
     t1: Duration,
     /// Calls at a time; more fail here.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     max_calls: u32,
-    /// Authorities of the server's certificate, PEM; those of the system where it is not given.
+    /// Authorities of the server's certificate, PEM; default: those of the system.
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// The name that the server's certificate must have; the domain where it is not given.
+    /// The name that the server's certificate must have; default: the domain.
     #[arg(long, value_name = "NAME")]
     tls_name: Option<String>,
     /// Our certificate, PEM: shown to servers that ask, and by --uas.

@@ -23,11 +23,7 @@ pub(super) fn summary(report: &Report) -> String {
         let _ = writeln!(text, "  {count:>9}  ignored: {name}");
     }
     if report.unacknowledged > 0 {
-        let _ = writeln!(
-            text,
-            "  {:>9}  answered and never acknowledged",
-            report.unacknowledged
-        );
+        let _ = writeln!(text, "  {:>9}  accepted without an ACK", report.unacknowledged);
     }
     if !report.retransmissions.is_empty() {
         let each = report

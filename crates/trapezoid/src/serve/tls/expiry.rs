@@ -86,8 +86,8 @@ impl CertificateExpiry {
         let days = self.left_s() / DAY_S;
         (self.is_own && days < FIRST_START_DAYS).then(|| {
             format!(
-                "{}: the certificate of the first start expires in {days} days; remove it and start again to have a new \
-                 one, which phones must be told to trust, or name one of your own in [[listen]] tls",
+                "{}: the certificate of the first start expires in {days} days; remove it and start again to get a new \
+                 one. Phones must then trust that one. Or name one of your own in [[listen]] tls",
                 self.path.display()
             )
         })

@@ -83,13 +83,13 @@ pub(crate) struct Args {
     rounds: u16,
     #[command(flatten)]
     config: ConfigOption,
-    /// Round trip that the measurements had, where it was another than --rtt.
+    /// Round trip that the measurements had, if it was another than --rtt.
     #[arg(long, value_name = "TIME", value_parser = time, requires = "rtt", conflicts_with = "batch_fixed")]
     metrics_rtt: Option<f64>,
     /// Longest wait for a full batch in fixed mode, which is shown beside adaptive mode.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = time)]
     max_wait: f64,
-    /// Load for which waits are told; without it, the target.
+    /// Load for which waits are reported; default: the target.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     at: Option<f64>,
     /// Add what happens from nearly no load to more than the peak.
@@ -311,7 +311,7 @@ fn out_of_reach(args: &Args, none: &Unreachable) -> String {
 
 fn limit_text(limit: Limit) -> &'static str {
     match limit {
-        Limit::Connections => "the connections, which all wait for answers",
+        Limit::Connections => "the connections, which all wait for results",
         Limit::DatabaseBatches => "the batches that the database works on at once",
         Limit::DatabaseCpu => "the CPU of the database",
         Limit::ProxyCpu => "the CPU of the proxy",
