@@ -28,20 +28,20 @@ pub struct Secured<'a> {
 }
 
 impl Kamailio {
-    /// Starts it on `local`, in front of `target`. `None` where it is missing and may be.
+    /// Starts Kamailio on `local`, in front of `target`. `None` if it is not installed and may be missing.
     ///
     /// # Panics
-    /// When it does not start.
+    /// When Kamailio does not start.
     pub fn start(scene: &Scene, transport: Transport, local: SocketAddr, target: SocketAddr) -> Option<Self> {
         let target = format!("sip:{target};transport={}", transport.name());
         Self::start_on(scene, &[(transport, local)], &target, None)
     }
 
-    /// Starts it on all of these addresses, in front of a URI. TLS needs `secured`; what goes over TLS on one side
-    /// should go over TCP on the other, so that one and the same worker of it has both.
+    /// Starts Kamailio on all of these addresses, in front of a URI. TLS needs `secured`. A message that goes
+    /// over TLS on one side should go over TCP on the other, so that one worker of Kamailio has both.
     ///
     /// # Panics
-    /// When it does not start.
+    /// When Kamailio does not start.
     pub fn start_on(
         scene: &Scene,
         listen: &[(Transport, SocketAddr)],

@@ -62,8 +62,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// Names of a new one, which no other program has chosen. `hand`: who runs [`Self::sql`]; `None`:
-    /// the database's user.
+    /// Names of a new one, which no other program has chosen. `hand`: the user that runs [`Self::sql`];
+    /// `None`: the database's user.
     pub(crate) fn new(scheme: &'static str, port: u16, client: Client, hand: Option<&str>) -> Self {
         let word = random_word();
         let user = format!("tester{word}");
@@ -119,7 +119,7 @@ impl Database {
 
     /// Runs statements (separated by semicolons) in this database, for a test's own set-up: rows
     /// come a line each, columns parted by tabs, without headings. MariaDB's are run by the
-    /// administrator, PostgreSQL's by the database's user, who then owns the tables.
+    /// administrator, PostgreSQL's by the database's user, which then owns the tables.
     ///
     /// # Panics
     /// When a statement fails or the server does not answer.
@@ -143,7 +143,7 @@ pub(crate) fn explained(statements: &str, result: Result<String, String>) -> Str
     result.unwrap_or_else(|error| panic!("{statements}\nfailed: {error}"))
 }
 
-/// 32 hexadecimal digits that nobody can guess.
+/// 32 hexadecimal digits that cannot be guessed.
 fn random_word() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())

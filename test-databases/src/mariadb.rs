@@ -151,7 +151,7 @@ impl Deref for MariaDb {
 
 /// Options of every run, the installer's included.
 fn options() -> impl Iterator<Item = &'static str> {
-    // MariaDB wants to be told that root is meant.
+    // MariaDB runs as root only if `--user=root` says so.
     let user = (system::own_uid() == 0).then_some("--user=root");
     ["--no-defaults", LOG_SIZE].into_iter().chain(user)
 }

@@ -20,7 +20,7 @@ const DIALECT: Dialect = Dialect {
     scheme: "postgres",
     administrator: ADMINISTRATOR,
     home: ADMINISTRATOR,
-    // Tables belong to who makes them.
+    // Tables belong to the user that makes them.
     set_up_by_administrator: false,
     create: |database| {
         let (name, user, password) = (database.name(), database.user(), database.password());
@@ -28,7 +28,7 @@ const DIALECT: Dialect = Dialect {
     },
 };
 
-/// Who is let in: everybody by the socket, which only this user (and root) can reach; by TCP with
+/// Admission: by the socket without a password, since only this user (and root) can reach it; by TCP with
 /// the password.
 const DOORS: &str = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
 

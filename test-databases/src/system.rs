@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Another user who shall run a program, and own its files.
+/// Another user, which runs a program and owns its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,
@@ -19,7 +19,7 @@ pub(crate) fn own_uid() -> u32 {
     fs::metadata("/proc/self").expect("/proc is mounted").uid()
 }
 
-/// Somebody who is not root and exists: PostgreSQL's user, or else `nobody`.
+/// An existing user that is not root: PostgreSQL's user, or else `nobody`.
 pub(crate) fn unprivileged() -> Owner {
     let users = fs::read_to_string("/etc/passwd").expect("/etc/passwd can be read");
     ["postgres", "nobody"]
@@ -64,7 +64,7 @@ pub(crate) fn clean_command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same, run by somebody else.
+/// The same, run by another user.
 pub(crate) fn command_of(owner: Option<Owner>, program: impl AsRef<OsStr>) -> Command {
     let mut command = clean_command(program);
     if let Some(owner) = owner {

@@ -19,7 +19,7 @@ pub(crate) fn template(key: &str, owner: Option<Owner>, make: impl FnOnce(&Path)
     if template.exists() {
         return template;
     }
-    // One makes it; others who want it meanwhile wait here. Freed by the kernel if we die.
+    // One process makes it; other processes that want it meanwhile wait here. Freed by the kernel if we die.
     let lock = File::create(shelf.join(format!("{name}.lock"))).expect("a lock file can be made");
     lock.lock().expect("a file of our own can be locked");
     if !template.exists() {
@@ -44,7 +44,7 @@ fn shelf() -> PathBuf {
     let made = DirBuilder::new().mode(0o700).create(&shelf);
     let found =
         fs::symlink_metadata(&shelf).unwrap_or_else(|e| panic!("{}: {e} ({made:?})", shelf.display()));
-    // Temporary directories are everybody's: somebody else may have been first, with bad intent.
+    // Temporary directories are shared: another user may have been first, with bad intent.
     let ours = found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0;
     assert!(
         ours,

@@ -18,7 +18,7 @@ use crate::system::{self, Owner};
 /// Orders: `start`, `reap`, or a signal and the processes that get it. Each is answered by a line.
 ///
 /// The shell ignores what a terminal, or the kernel when a process group is orphaned, may send,
-/// and SIGPIPE of an answer that nobody reads any more; its server does not.
+/// and SIGPIPE of output that no process reads any more; its server does not.
 const SCRIPT: &str = r#"
 directory=$1
 last=$2

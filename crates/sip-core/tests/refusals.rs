@@ -175,8 +175,8 @@ fn answer_beside(loss: Loss, is_lost_first: bool, status: &str, extra: &str) -> 
     (line, last.header("Reason").to_owned())
 }
 
-/// §16.7 step 6: what a phone says goes to the caller with the phone's own Reason. Only where it says no more than that
-/// this server, or the phone, failed is the lost one told.
+/// §16.7 step 6: a phone's response goes to the caller with the phone's own Reason. The lost phone is
+/// reported only if that response says no more than that this server, or the phone, failed.
 #[test]
 fn of_a_phone_that_answers_and_a_lost_one_the_caller_hears_of_the_first() {
     const BUSY: &str = "Q.850;cause=17;text=\"User busy\"";

@@ -15,7 +15,7 @@ use sip_sim::trace::Sent;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Plays these seeds; the first one that breaks a rule is told with all it breaks.
+/// Plays these seeds; the first one that breaks a rule is reported with all rules that it breaks.
 fn hold(seeds: core::ops::Range<u64>) {
     let (mut messages, least) = (0, 40 * seeds.clone().count());
     for seed in seeds {

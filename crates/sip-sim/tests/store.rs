@@ -156,7 +156,7 @@ impl Case {
         self.disk.crash(power);
     }
 
-    /// What a start finds is what whoever asks is told, and so it is certain from then on.
+    /// Look-ups give the result that a start finds, so that result is certain from then on.
     fn started(&mut self, found: &BTreeMap<Box<[u8]>, AorRecord>, newest: u64) {
         for user in 0..USERS {
             let record = found.get(aor(user).as_slice());
@@ -298,7 +298,7 @@ impl Case {
                 known.certain = holds;
                 known.others.clear();
             }
-            // Nobody is told; the writer must see to it.
+            // No result leaves; the writer must see to it.
             (Err(_), None) => {
                 known.others.insert(known.certain);
                 known.certain = holds;

@@ -22,7 +22,7 @@ const NOT_PROVOKED: [(&str, &str); 2] = [
     ),
 ];
 
-/// A server that asks no caller for credentials.
+/// No source needs credentials.
 fn opened(edit: impl FnOnce(&mut Config)) -> Bench {
     let mut config = config();
     open(&mut config);

@@ -402,8 +402,8 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
     }
 }
 
-/// A web server on this machine forwards the WebSockets of anybody: that their address is the loopback, or another one
-/// of this machine, says nothing, even where pages of one origin may open them.
+/// A web server on this machine forwards the WebSockets of any client. Their address, the loopback or another
+/// one of this machine, says nothing, even if only pages of one origin may open them.
 #[test]
 fn a_websocket_behind_a_web_server_of_this_machine_is_a_stranger() {
     let network = |address: &str, prefix_len| Network {
