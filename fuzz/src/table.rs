@@ -71,7 +71,7 @@ impl Table {
     /// A datagram came to worker `at`, which looks first which worker owns it.
     pub(crate) fn steer(&mut self, at: usize, flow: Flow, bytes: &[u8]) {
         let at = at % self.workers.len();
-        let owner = self.workers[at].owner_of(bytes);
+        let owner = self.workers[at].worker_of(bytes);
         self.handle(owner.map_or(at, |worker| usize::from(worker.0)), flow, bytes);
     }
 

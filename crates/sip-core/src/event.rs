@@ -232,7 +232,7 @@ counters! {
     /// Requests refused because a limit was reached.
     limited_aliases => "limit_reached" { "limit=\"aliases\"" };
     /// Responses dropped, beyond those that may go to the addresses in the Via of one source.
-    limited_elsewhere => "limit_reached" { "limit=\"responses-elsewhere\"" };
+    limited_response_failover => "limit_reached" { "limit=\"responses-elsewhere\"" };
     /// Sources forgotten although they had sent something recently, as the table was full.
     sources_evicted => "sources_evicted" {};
     /// Messages of sources that were not counted, as no other source could be forgotten.

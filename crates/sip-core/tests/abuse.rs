@@ -319,7 +319,7 @@ fn a_message_that_is_handed_over_is_counted_where_it_came() {
     let shared = Arc::new(Shared::default());
     let mut workers = [0, 1].map(|n| Bench::worker(&config, n, shared.clone()));
     let text = request("INVITE", BOB, "a1", "");
-    let (came, owner) = match workers[0].endpoint.owner_of(text.as_bytes()) {
+    let (came, owner) = match workers[0].endpoint.worker_of(text.as_bytes()) {
         Some(WorkerId(owner)) => (0, usize::from(owner)),
         None => (1, 0),
     };

@@ -32,7 +32,7 @@ impl Three {
         let flow = udp_flow(CALLER);
         let mut same = true;
         for at in 0..self.0.len() {
-            let told = self.0[at].endpoint.owner_of(bytes);
+            let told = self.0[at].endpoint.worker_of(bytes);
             let now = self.0[at].now();
             let read = self.0[at].endpoint.handle_message(now, flow, bytes);
             if let Handled::HandOver(owner) = read {
@@ -97,7 +97,7 @@ fn a_register_and_a_stateless_server_need_no_owner() {
     );
     assert!(three.check(register.as_bytes()));
     for worker in &three.0 {
-        assert_eq!(worker.endpoint.owner_of(register.as_bytes()), None);
+        assert_eq!(worker.endpoint.worker_of(register.as_bytes()), None);
     }
     let config = Config {
         workers: WORKERS,
@@ -107,7 +107,7 @@ fn a_register_and_a_stateless_server_need_no_owner() {
     let invite = request("INVITE", "sip:bob@example.com", "a1", "");
     let is_own = |n| {
         let bench = Bench::worker(&config, n, Arc::new(Shared::default()));
-        bench.endpoint.owner_of(invite.as_bytes()).is_none()
+        bench.endpoint.worker_of(invite.as_bytes()).is_none()
     };
     assert!((0..WORKERS).all(is_own));
 }

@@ -529,7 +529,7 @@ fn what_breaks_a_stream_is_handed_to_the_worker_of_its_call() {
     config.routes = vec![relay("sip:192.0.2.20:5060;transport=tcp")];
     let text = request("INVITE", TO, "a1", "");
     let first = Bench::new(&config);
-    let owner = first.endpoint.owner_of(text.as_bytes()).unwrap_or(WorkerId(0));
+    let owner = first.endpoint.worker_of(text.as_bytes()).unwrap_or(WorkerId(0));
     let shared = Arc::clone(&first.shared);
     let mut owning = Bench::worker(&config, owner.0, Arc::clone(&shared));
     let mut other = Bench::worker(&config, 1 - owner.0, shared);

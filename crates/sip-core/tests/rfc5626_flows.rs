@@ -482,7 +482,7 @@ fn a_connection_of_another_worker() {
     let texts = (0..64).map(|n| invite.replace("c1@", &format!("k{n}@")));
     let text = texts
         .into_iter()
-        .find(|text| owner.endpoint.owner_of(text.as_bytes()).is_some());
+        .find(|text| owner.endpoint.worker_of(text.as_bytes()).is_some());
     let sent = one(without_100(other.udp(CALLER, &text.unwrap())));
     assert_eq!(sent.to, browser(4));
     assert!(closed(&mut owner, browser(4)).is_empty());

@@ -139,7 +139,7 @@ const TABLE: [u8; SLOTS] = {
 
 /// A spelling of up to 16 characters as two numbers, first character lowest.
 #[derive(Clone, Copy)]
-struct Usual {
+struct FastSpelling {
     low: u64,
     high: u64,
     /// The number of characters: a name that ends in NUL is another one.
@@ -148,24 +148,24 @@ struct Usual {
 }
 
 /// The slot of such a pair. The multiplier was found by search, as those of [`slot`] were.
-const fn usual_slot(low: u64, high: u64) -> usize {
+const fn fast_slot(low: u64, high: u64) -> usize {
     ((low ^ high.rotate_left(7)).wrapping_mul(0x2146_4b6d_4111_329b) >> 55) as usize
 }
 
-/// The number of places of [`USUAL`]: a power of two, so that an index need not be compared with it.
-const USUAL_PLACES: usize = 128;
+/// The number of places of [`FAST_PATH`]: a power of two, so that an index need not be compared with it.
+const FAST_PATH_PLACES: usize = 128;
 
 /// The spellings of up to 16 characters, and the index into them for each slot. The last place is empty.
 #[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
-const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
-    const NO_NAME: Usual = Usual {
+const FAST_PATH: ([FastSpelling; FAST_PATH_PLACES], [u8; SLOTS]) = {
+    const NO_NAME: FastSpelling = FastSpelling {
         low: u64::MAX,
         high: u64::MAX,
         len: u64::MAX,
         name: HeaderName::Other,
     };
-    let mut usual = [NO_NAME; USUAL_PLACES];
-    let mut table = [USUAL_PLACES as u8 - 1; SLOTS];
+    let mut usual = [NO_NAME; FAST_PATH_PLACES];
+    let mut table = [FAST_PATH_PLACES as u8 - 1; SLOTS];
     let mut i = 0;
     let mut at = 0;
     while i < SPELLINGS.len() {
@@ -178,15 +178,15 @@ const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
                 packed = packed << 8 | name[j] as u128;
             }
             let (low, high) = (packed as u64, (packed >> 64) as u64);
-            usual[at] = Usual {
+            usual[at] = FastSpelling {
                 low,
                 high,
                 len: name.len() as u64,
                 name: SPELLINGS[i].1,
             };
-            let slot = usual_slot(low, high);
+            let slot = fast_slot(low, high);
             assert!(
-                table[slot] == USUAL_PLACES as u8 - 1,
+                table[slot] == FAST_PATH_PLACES as u8 - 1,
                 "two header names share a slot: search for another multiplier"
             );
             table[slot] = at as u8;
@@ -194,12 +194,12 @@ const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
         }
         i += 1;
     }
-    assert!(at < USUAL_PLACES, "more spellings than places");
+    assert!(at < FAST_PATH_PLACES, "more spellings than places");
     (usual, table)
 };
 
-static USUAL_NAMES: [Usual; USUAL_PLACES] = USUAL.0;
-static USUAL_TABLE: [u8; SLOTS] = USUAL.1;
+static FAST_PATH_NAMES: [FastSpelling; FAST_PATH_PLACES] = FAST_PATH.0;
+static FAST_PATH_TABLE: [u8; SLOTS] = FAST_PATH.1;
 
 /// Masks of the first bytes of a block, by their number.
 static FIRST_BYTES: [(u64, u64); 17] = {
@@ -222,8 +222,8 @@ impl HeaderName {
         let both = u128::from_le_bytes(*block);
         let (low_mask, high_mask) = FIRST_BYTES.get(len)?;
         let (low, high) = (both as u64 & low_mask, (both >> 64) as u64 & high_mask);
-        let index = *USUAL_TABLE.get(usual_slot(low, high))?;
-        let usual = USUAL_NAMES.get(usize::from(index) % USUAL_PLACES)?;
+        let index = *FAST_PATH_TABLE.get(fast_slot(low, high))?;
+        let usual = FAST_PATH_NAMES.get(usize::from(index) % FAST_PATH_PLACES)?;
         let difference = (usual.low ^ low) | (usual.high ^ high) | (usual.len ^ len as u64);
         (difference == 0).then_some(usual.name)
     }

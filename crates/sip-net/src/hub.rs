@@ -76,7 +76,7 @@ impl Hub {
     }
 
     /// The worker that opens the connection to `peer`. The hash is keyed, since peers choose their addresses.
-    pub fn owner_of(&self, peer: &SocketAddr) -> WorkerId {
+    pub fn worker_of(&self, peer: &SocketAddr) -> WorkerId {
         WorkerId((self.hasher.hash_one(peer) % u64::from(self.workers())) as u16)
     }
 
@@ -92,7 +92,7 @@ impl Hub {
         let accepted = self.accepted.find(to.transport, to.remote);
         match accepted.filter(|id| reach == Reach::AllWorkers || id.worker == own) {
             Some(id) => (id.worker, Some(id)),
-            None => (self.owner_of(&to.remote), None),
+            None => (self.worker_of(&to.remote), None),
         }
     }
 
@@ -146,7 +146,7 @@ mod tests {
                 conn: None,
                 proof: sip_core::transport::Proof::None,
             };
-            let opener = (hub.owner_of(&to.remote), None);
+            let opener = (hub.worker_of(&to.remote), None);
             let conn = |worker| ConnId {
                 worker: WorkerId(worker),
                 slot: 1,

@@ -219,7 +219,7 @@ fn a_new_configuration_reaches_the_engine() {
 #[test]
 fn draining_ends_when_work_ends_or_at_the_deadline() {
     let rig = Rig::start(1, settings());
-    assert_eq!(rig.end(Control::Drain { deadline_ms: 60_000 }), [Ended::Quiet]);
+    assert_eq!(rig.end(Control::Drain { deadline_ms: 60_000 }), [Ended::Drained]);
 
     let rig = Rig::start(1, settings());
     rig.order("BUSY");
@@ -239,7 +239,7 @@ fn draining_ends_when_work_ends_or_at_the_deadline() {
     assert_eq!(receive(&client), "ECHO still served");
     client.send_to(b"QUIET", rig.udp).unwrap();
     for thread in rig.threads {
-        assert_eq!(thread.join().unwrap(), Ended::Quiet);
+        assert_eq!(thread.join().unwrap(), Ended::Drained);
     }
 }
 
@@ -280,7 +280,7 @@ fn the_end_is_said_on_every_connection() {
     expect(&mut tls, b"ECHO two");
     ws.echo("three");
     let published = rig.published[0].clone();
-    assert_eq!(rig.end(Control::Drain { deadline_ms: 60_000 }), [Ended::Quiet]);
+    assert_eq!(rig.end(Control::Drain { deadline_ms: 60_000 }), [Ended::Drained]);
     assert_eq!(read_to_end(&mut tcp), b"");
     // An error, were it not for the alert by which TLS says that it was not cut off.
     assert_eq!(read_to_end(&mut tls), b"");
@@ -309,7 +309,7 @@ fn a_worker_without_work_waits_for_those_that_may_still_need_it() {
     }
     client.send_to(b"QUIET", rig.udp).unwrap();
     for thread in rig.threads {
-        assert_eq!(thread.join().unwrap(), Ended::Quiet);
+        assert_eq!(thread.join().unwrap(), Ended::Drained);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Four kinds of methods, and the order in which the shell calls them in one turn of its loop:
 //!
 //! 0. [`Endpoint::admit`], for each message that arrives. A message that another worker has handed over was
-//!    admitted there. Then [`Endpoint::owner_of`], if that saves work: a datagram that belongs to another
+//!    admitted there. Then [`Endpoint::worker_of`], if that saves work: a datagram that belongs to another
 //!    worker is not handled.
 //! 1. `handle_*`: something happened (bytes, a result, an undelivered message, time passed).
 //! 2. `poll_*`: take the outcome: [`Endpoint::poll_transmit`], then [`Endpoint::poll_query`],
@@ -68,7 +68,7 @@ pub struct Endpoint {
 }
 
 /// The most transactions that learn in one turn that their connection has closed.
-const TOLD_AT_ONCE: usize = 64;
+const REPORTED_AT_ONCE: usize = 64;
 
 impl Endpoint {
     /// An endpoint of worker `worker`. `shared` is the state that the workers of one process share.
@@ -85,7 +85,7 @@ impl Endpoint {
     }
 
     /// Whether a message that arrives on `flow` is admitted; if not, the message is dropped unread. The
-    /// worker to which a message comes calls this once for it, before [`Endpoint::owner_of`] and
+    /// worker to which a message comes calls this once for it, before [`Endpoint::worker_of`] and
     /// [`Endpoint::handle_message`]. Else both workers would count a message that is handed over.
     #[must_use]
     #[inline]
@@ -101,12 +101,12 @@ impl Endpoint {
     /// other worker does the same. Not for messages on streams: the worker of the connection must be able to
     /// close it.
     #[must_use]
-    pub fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
+    pub fn worker_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         if !self.engine.holds_state {
             return None;
         }
         let call_id = affinity::call_id_of(bytes)?;
-        let other = self.engine.other_owner(call_id)?;
+        let other = self.engine.other_worker(call_id)?;
         // REGISTER holds no state that must meet other messages. Methods are case-sensitive
         // (RFC 3261 §7.1).
         (!bytes.trim_ascii_start().starts_with(b"REGISTER ")).then_some(other)
@@ -215,7 +215,7 @@ impl Endpoint {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Transaction);
         self.engine.close_flow(conn);
-        self.tell_closed();
+        self.report_closed();
         self.engine.activity.enter(before);
     }
 
@@ -227,8 +227,8 @@ impl Endpoint {
 
     /// Informs transactions that their connection has closed: some now, and the others in the next
     /// turns, so that their responses do not become one batch.
-    fn tell_closed(&mut self) {
-        while self.told < TOLD_AT_ONCE {
+    fn report_closed(&mut self) {
+        while self.told < REPORTED_AT_ONCE {
             let Some((client, conn)) = self.engine.next_closed() else {
                 return;
             };
@@ -256,7 +256,7 @@ impl Endpoint {
         self.told = 0;
         if self.engine.has_closed() {
             self.engine.activity.enter(Component::Transaction);
-            self.tell_closed();
+            self.report_closed();
             self.engine.activity.enter(Component::Timers);
         }
         self.engine.wheel.advance(now.instant);

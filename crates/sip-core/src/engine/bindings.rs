@@ -105,7 +105,7 @@ impl Engine {
             flow,
             // The address of a UDP registration is the only one to try.
             located: contact.only_flow || flow.is_some_and(|f| !f.transport.is_reliable()),
-            pin: contact.pin(),
+            flow_only: contact.flow_only(),
             secure: contact.secure,
             is_contact: true,
             domain: contact.domain,

@@ -58,7 +58,7 @@ pub(crate) struct Target {
     /// address of its Contact leads to another user agent.
     pub(crate) by_flow: bool,
     /// Whether that flow is the only way to the target.
-    pub(crate) pin: FlowOnly,
+    pub(crate) flow_only: FlowOnly,
     /// The turn of the target: lower ones first, equal ones in parallel.
     pub(crate) order: u16,
     pub(crate) state: TargetState,
@@ -104,7 +104,7 @@ impl Target {
             path: Box::default(),
             flow: None,
             by_flow: false,
-            pin: FlowOnly::None,
+            flow_only: FlowOnly::None,
             order,
             state: TargetState::Waiting,
             candidates: Candidates::new(),
@@ -162,7 +162,7 @@ pub(crate) struct Decided {
 pub(crate) struct Context {
     pub(crate) targets: Vec<Target>,
     pub(crate) decided: Decided,
-    pub(crate) shape: BranchPolicy,
+    pub(crate) policy: BranchPolicy,
     /// The group that the targets are members of.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) best: Best,
@@ -192,11 +192,11 @@ pub(crate) enum Step {
 const MOST_BREADTH: u32 = 60;
 
 impl Context {
-    pub(crate) fn new(targets: Vec<Target>, shape: BranchPolicy) -> Self {
+    pub(crate) fn new(targets: Vec<Target>, policy: BranchPolicy) -> Self {
         Self {
             targets,
             decided: Decided::default(),
-            shape,
+            policy,
             group: None,
             best: Best::default(),
             ended: false,

@@ -165,7 +165,7 @@ pub(crate) fn write_route_uri(out: &mut Vec<u8>, listener: &Listener, token: &[u
     out.extend_from_slice(b";lr");
 }
 
-fn usual_route(listener: &Listener) -> Box<[u8]> {
+fn plain_route(listener: &Listener) -> Box<[u8]> {
     let mut start = Vec::with_capacity(64);
     write_route_uri(&mut start, listener, b"", false);
     start.extend_from_slice(b";tz=");
@@ -213,7 +213,7 @@ impl Directory {
             ports: config.listeners.iter().map(|l| l.address.port()).collect(),
             kinds: [[(0, ListenerId(0)); 2]; 5],
             via_starts: config.listeners.iter().map(via_start).collect(),
-            route_starts: config.listeners.iter().map(usual_route).collect(),
+            route_starts: config.listeners.iter().map(plain_route).collect(),
             reach: Reach::of(config),
             has_places: [false; 2],
             domains_by_number: domains_by_number(config),

@@ -485,7 +485,7 @@ impl Engine {
 fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>, text: &[u8]) {
     out.push(client.to, text);
     out.name_last(client.user.peer.clone());
-    if client.user.pin.holds(&client.to) {
+    if client.user.flow_only.holds(&client.to) {
         out.pin_last();
     }
 }

@@ -174,7 +174,7 @@ impl FlowOnly {
 pub(crate) struct Course(u8);
 
 impl Course {
-    pub(crate) const USUAL: Self = Self(0);
+    pub(crate) const PLAIN: Self = Self(0);
     /// The request left by TCP because it was too long for a datagram, and may go back to UDP until a
     /// response comes.
     pub(crate) const SWITCHED: Self = Self(1);
@@ -211,7 +211,7 @@ pub(crate) struct ClientUser {
     /// The domain that the peer's certificate must be for, if the request goes by TLS.
     pub(crate) peer: Option<PeerName>,
     /// Whether the flow of the request is the only way.
-    pub(crate) pin: FlowOnly,
+    pub(crate) flow_only: FlowOnly,
     pub(crate) course: Course,
     /// Whether the transaction is listed in [`Flows`] under its connection.
     pub(crate) listed: bool,
@@ -233,8 +233,8 @@ impl ClientUser {
             cancel_wanted: false,
             cancel_sent: false,
             peer: None,
-            pin: FlowOnly::None,
-            course: Course::USUAL,
+            flow_only: FlowOnly::None,
+            course: Course::PLAIN,
             listed: false,
             is_contact: false,
             seed: None,
@@ -371,7 +371,7 @@ impl LocationTarget {
     }
 
     /// Whether the flow is the only way to the contact, and why.
-    pub(crate) const fn pin(&self) -> FlowOnly {
+    pub(crate) const fn flow_only(&self) -> FlowOnly {
         match self.only_flow {
             true => FlowOnly::Registration,
             false => FlowOnly::None,
@@ -531,7 +531,7 @@ impl Engine {
     }
 
     /// The worker that owns `call_id`, if it is not this one.
-    pub(crate) fn other_owner(&self, call_id: &[u8]) -> Option<WorkerId> {
+    pub(crate) fn other_worker(&self, call_id: &[u8]) -> Option<WorkerId> {
         let owner = worker_of(call_id, self.config.workers);
         (owner != self.worker).then_some(owner)
     }

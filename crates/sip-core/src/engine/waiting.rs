@@ -285,7 +285,7 @@ impl Engine {
     }
 
     /// Removes a query that has its result or whose deadline has passed.
-    pub(crate) fn take_question(&mut self, id: QueryId) -> Option<Purpose> {
+    pub(crate) fn take_query(&mut self, id: QueryId) -> Option<Purpose> {
         let open = self.waiting.open.remove(slab_key(id)?)?;
         if let Some(timer) = open.timer {
             self.wheel.cancel(timer);

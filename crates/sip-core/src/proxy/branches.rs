@@ -272,7 +272,7 @@ impl Engine {
         let Some(context) = self.context(server) else {
             return;
         };
-        let (shape, is_secure) = (context.shape, context.decided.secure);
+        let (policy, is_secure) = (context.policy, context.decided.secure);
         let reply_timeout_ms = context.group.as_ref().map(|g| g.reply_timeout_ms);
         let has_more = context.has_more();
         let Some(target) = context.target_mut(number) else {
@@ -287,10 +287,10 @@ impl Engine {
         // 4320 §4.2), so that waiting for the last member costs nothing.
         let reply_timeout_ms =
             reply_timeout_ms.filter(|_| is_member && (request.method == Method::Invite || !is_last));
-        let breadth = shape.loop_mark.map(|_| target.breadth);
+        let breadth = policy.loop_mark.map(|_| target.breadth);
         let mut may_switch = false;
-        let (pin, flow) = (target.pin, target.take_flow());
-        let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, pin != FlowOnly::None));
+        let (flow_only, flow) = (target.flow_only, target.take_flow());
+        let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, flow_only != FlowOnly::None));
         let to = match flow {
             Some(flow) => Some(flow),
             None => {
@@ -316,10 +316,10 @@ impl Engine {
                 target: number,
                 to,
                 peer: by_tls(to, &peer),
-                pin,
+                flow_only,
                 back,
                 may_switch,
-                shape,
+                policy,
                 secure,
                 breadth,
                 reply_timeout_ms,

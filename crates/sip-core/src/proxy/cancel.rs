@@ -73,7 +73,7 @@ impl Engine {
         let (to, cancel_hash) = (client.to, client_hash(client.hash() as u64, Method::Cancel));
         let user = ClientUser {
             peer: client.user.peer.clone(),
-            pin: client.user.pin,
+            flow_only: client.user.flow_only,
             ..ClientUser::new(TransactionUser::Detached)
         };
         let request = core::mem::take(&mut client.request);

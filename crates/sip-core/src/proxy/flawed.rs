@@ -78,7 +78,7 @@ impl Engine {
             self.end_branch(key, message, flow, flaw);
             return Outcome::Done;
         }
-        let other = message.call_id().and_then(|call_id| self.other_owner(call_id));
+        let other = message.call_id().and_then(|call_id| self.other_worker(call_id));
         if let Some(other) = other.filter(|_| self.holds_state) {
             return Outcome::HandOver(other);
         }
@@ -213,7 +213,7 @@ impl Engine {
         }
         let byes = client.user.course.byes().unwrap_or(0);
         client.user.course = Course::hung_up(byes);
-        let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
+        let (flow, peer, flow_only) = (client.to, client.user.peer.clone(), client.user.flow_only);
         let hash = client.hash().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
         let to = message.value(HeaderName::To).unwrap_or_default();
@@ -227,7 +227,7 @@ impl Engine {
         if let Some(ack) = ack {
             self.out.push(flow, &ack);
             self.out.name_last(peer.clone());
-            if pin.holds(&flow) {
+            if flow_only.holds(&flow) {
                 self.out.pin_last();
             }
         }
@@ -242,7 +242,7 @@ impl Engine {
             }
             let user = ClientUser {
                 peer,
-                pin,
+                flow_only,
                 ..ClientUser::new(TransactionUser::Detached)
             };
             self.begin_client(bye_hash, false, flow, &bye, user, None);

@@ -45,11 +45,11 @@ pub(crate) struct RouteFlow {
 
 /// The origin of the user part of a Route of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenOwner {
+pub(crate) enum TokenOrigin {
     /// A flow of this node.
-    Here(RouteFlow),
+    ThisNode(RouteFlow),
     /// A flow of another node that has our keys.
-    Elsewhere(RouteFlow),
+    OtherNode(RouteFlow),
     /// Not made by us, or not for this dialog.
     Forged,
 }
@@ -77,7 +77,7 @@ impl Engine {
     }
 
     /// Reads what [`Engine::write_flow_token`] wrote for this dialog.
-    pub(crate) fn read_flow_token(&self, text: &[u8], dialog: Dialog<'_>) -> TokenOwner {
+    pub(crate) fn read_flow_token(&self, text: &[u8], dialog: Dialog<'_>) -> TokenOrigin {
         open(&self.secrets, self.config.node_id, text, dialog)
     }
 
@@ -145,7 +145,7 @@ fn seal(secrets: &Secrets, node: u16, out: &mut Vec<u8>, route: &RouteFlow, dial
     write_base64url(out, &bytes);
 }
 
-fn open(secrets: &Secrets, node: u16, text: &[u8], dialog: Dialog<'_>) -> TokenOwner {
+fn open(secrets: &Secrets, node: u16, text: &[u8], dialog: Dialog<'_>) -> TokenOrigin {
     let read = || {
         let bytes = read_base64url(text)?;
         let (body, mac) = bytes.split_last_chunk::<MAC>()?;
@@ -155,9 +155,9 @@ fn open(secrets: &Secrets, node: u16, text: &[u8], dialog: Dialog<'_>) -> TokenO
         decode(body)
     };
     match read() {
-        Some((route, of)) if of != node => TokenOwner::Elsewhere(route),
-        Some((route, _)) => TokenOwner::Here(route),
-        None => TokenOwner::Forged,
+        Some((route, of)) if of != node => TokenOrigin::OtherNode(route),
+        Some((route, _)) => TokenOrigin::ThisNode(route),
+        None => TokenOrigin::Forged,
     }
 }
 
@@ -293,22 +293,22 @@ mod tests {
             let secrets = Secrets::new(&[7; 32], &[9; 32]);
             let mut text = Vec::new();
             seal(&secrets, node, &mut text, &route, dialog);
-            prop_assert_eq!(open(&secrets, node, &text, dialog), TokenOwner::Here(route));
+            prop_assert_eq!(open(&secrets, node, &text, dialog), TokenOrigin::ThisNode(route));
             // Another node of the domain has the same secret, and a seed of its own.
             let of_another = Secrets::new(&[7; 32], &[8; 32]);
             let elsewhere = open(&of_another, node ^ 1, &text, dialog);
-            prop_assert_eq!(elsewhere, TokenOwner::Elsewhere(route));
+            prop_assert_eq!(elsewhere, TokenOrigin::OtherNode(route));
             let of_strangers = Secrets::new(&[6; 32], &[9; 32]);
-            prop_assert_eq!(open(&of_strangers, node, &text, dialog), TokenOwner::Forged);
+            prop_assert_eq!(open(&of_strangers, node, &text, dialog), TokenOrigin::Forged);
             for of_another in [Dialog { call_id: other, ..dialog }, Dialog { caller_tag: other, ..dialog }] {
-                prop_assert_eq!(open(&secrets, node, &text, of_another), TokenOwner::Forged);
+                prop_assert_eq!(open(&secrets, node, &text, of_another), TokenOrigin::Forged);
             }
             for (at, bit) in (0..text.len()).flat_map(|at| (0..6).map(move |bit| (at, bit))) {
                 let mut changed = text.clone();
                 let value = ALPHABET.iter().position(|digit| *digit == text[at]).unwrap();
                 changed[at] = ALPHABET[value ^ 1 << bit];
                 let owner = open(&secrets, node, &changed, dialog);
-                prop_assert_eq!(owner, TokenOwner::Forged, "digit {}, bit {}", at, bit);
+                prop_assert_eq!(owner, TokenOrigin::Forged, "digit {}, bit {}", at, bit);
             }
         }
 

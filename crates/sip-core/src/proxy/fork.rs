@@ -73,7 +73,7 @@ impl Engine {
         };
         let stands_for_all = is_member && !fails;
         // A 305 names a proxy and a 380 another service: neither names targets (§21.3).
-        let recurse = context.shape.recurse && matches!(status, 300..=302);
+        let recurse = context.policy.recurse && matches!(status, 300..=302);
         if status != 503 {
             self.member_completed(server, number);
         } else if fails && !by_flow && self.retry(server, number) {

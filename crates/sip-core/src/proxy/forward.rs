@@ -46,12 +46,12 @@ pub(crate) struct RouteDecision<'a> {
     /// The domain that the peer's certificate must be for, at addresses that are reached by TLS.
     pub(crate) peer: Option<PeerName>,
     /// Whether `flow` is the only way.
-    pub(crate) pin: FlowOnly,
+    pub(crate) flow_only: FlowOnly,
     /// The flow of a registration, if the contact is reached through it.
     pub(crate) flow: Option<Flow>,
     /// State to keep.
     pub(crate) state: StateMode,
-    pub(crate) shape: BranchPolicy,
+    pub(crate) policy: BranchPolicy,
     /// Whether the outgoing Request-URI or Route is SIPS.
     pub(crate) secure: bool,
     /// The registered contact, if the target is one.
@@ -68,7 +68,11 @@ pub(crate) struct RouteDecision<'a> {
 
 impl RouteDecision<'_> {
     fn back(&self) -> Option<RouteFlow> {
-        flow_of_contact(self.contact?.uri, self.flow?, self.pin == FlowOnly::Registration)
+        flow_of_contact(
+            self.contact?.uri,
+            self.flow?,
+            self.flow_only == FlowOnly::Registration,
+        )
     }
 }
 
@@ -82,12 +86,12 @@ pub(crate) struct Branch {
     /// The domain that the peer's certificate must be for.
     pub(crate) peer: Option<PeerName>,
     /// Whether the flow `to` is the only way.
-    pub(crate) pin: FlowOnly,
+    pub(crate) flow_only: FlowOnly,
     /// The flow by which requests of the dialog reach the target, too.
     pub(crate) back: Option<RouteFlow>,
     /// Whether the branch may leave by TCP instead, if it is too long for a datagram.
     pub(crate) may_switch: bool,
-    pub(crate) shape: BranchPolicy,
+    pub(crate) policy: BranchPolicy,
     /// Whether the outgoing Request-URI or Route is SIPS.
     pub(crate) secure: bool,
     /// Max-Breadth to write.
@@ -112,7 +116,7 @@ pub(super) struct EgressEdits {
     pub(super) is_contact: bool,
     /// See [`ContactRef::domain`].
     pub(super) domain: DomainNumber,
-    pub(super) shape: BranchPolicy,
+    pub(super) policy: BranchPolicy,
     pub(super) secure: bool,
     pub(super) back: Option<RouteFlow>,
     breadth: Option<u32>,
@@ -155,11 +159,11 @@ impl Engine {
         let next = at.map_or(0, |at| at + 1);
         let has_more = || {
             self.next_candidate(&decision.candidates, next, ingress).is_some()
-                || (decision.pin == FlowOnly::None
+                || (decision.flow_only == FlowOnly::None
                     && decision.flow.is_some_and(|f| f.transport.is_reliable())
                     && decision.contact.is_some())
         };
-        let keeps_context = !stateless && (decision.shape.recurse || has_more());
+        let keeps_context = !stateless && (decision.policy.recurse || has_more());
         let decided = keeps_context.then(|| self.decided(decision));
         if let Some(contact) = decision.contact.filter(|_| !decision.has_contact_edits) {
             self.edit_for_target(request, contact.uri, contact.path);
@@ -185,10 +189,10 @@ impl Engine {
                 target: 0,
                 to,
                 peer: by_tls(to, &decision.peer),
-                pin: decision.pin,
+                flow_only: decision.flow_only,
                 back: decision.back(),
                 may_switch,
-                shape: decision.shape,
+                policy: decision.policy,
                 secure: decision.secure,
                 breadth: None,
                 reply_timeout_ms: None,
@@ -227,7 +231,7 @@ impl Engine {
             to,
             is_contact: decision.contact.is_some(),
             domain: decision.contact.map_or(0, |contact| contact.domain),
-            shape: decision.shape,
+            policy: decision.policy,
             secure: decision.secure,
             back: decision.back(),
             breadth: None,
@@ -238,7 +242,7 @@ impl Engine {
             self.edits.apply(request.message.source(), span(request), text)
         });
         self.out.name_last(by_tls(to, &decision.peer));
-        if decision.pin.holds(&to) {
+        if decision.flow_only.holds(&to) {
             self.out.pin_last();
         }
         if self.out.last_len() > self.config.limits.udp_mtu && may_switch {
@@ -267,12 +271,12 @@ impl Engine {
         let path = decision.contact.map_or(&[][..], |contact| contact.path);
         // The contact stays the same if others register meanwhile, and no 3xx leads back to a URI that was
         // tried.
-        let uri = if decision.contact.is_some() || decision.shape.recurse {
+        let uri = if decision.contact.is_some() || decision.policy.recurse {
             self.edited_uri(request)
         } else {
             Box::default()
         };
-        let mut context = Context::new(Vec::new(), decision.shape);
+        let mut context = Context::new(Vec::new(), decision.policy);
         context.decided = decided;
         context.breadth = max_breadth(request);
         let target = Target {
@@ -284,7 +288,7 @@ impl Engine {
             next,
             // A datagram's source is all there is to try, as in a fork.
             located: decision.flow.is_none_or(|flow| !flow.transport.is_reliable())
-                || decision.pin != FlowOnly::None
+                || decision.flow_only != FlowOnly::None
                 || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),
             // A contact registered by TLS is reached by nothing else.
@@ -363,7 +367,7 @@ impl Engine {
             to: plan.to,
             is_contact: plan.is_contact,
             domain: plan.domain,
-            shape: plan.shape,
+            policy: plan.policy,
             secure: plan.secure,
             back: plan.back,
             breadth: plan.breadth,
@@ -382,18 +386,18 @@ impl Engine {
         self.activity.enter(Component::Transaction);
         let user = ClientUser {
             target: plan.target,
-            c_ms: plan.shape.c_ms,
-            course: if switched { Course::SWITCHED } else { Course::USUAL },
+            c_ms: plan.policy.c_ms,
+            course: if switched { Course::SWITCHED } else { Course::PLAIN },
             peer: plan.peer.clone(),
-            pin: plan.pin,
+            flow_only: plan.flow_only,
             is_contact: plan.is_contact,
             seed,
             ..ClientUser::new(TransactionUser::Server(plan.server))
         };
         // Timer C is an INVITE's; a request of any method may wait for the first sign of life.
         let wait = match (plan.reply_timeout_ms, invite) {
-            (Some(ms), true) => Some(ms.min(plan.shape.c_ms)),
-            (None, true) => Some(plan.shape.c_ms),
+            (Some(ms), true) => Some(ms.min(plan.policy.c_ms)),
+            (None, true) => Some(plan.policy.c_ms),
             (first, false) => first,
         };
         let hash = client_hash(branch.id, request.method);
@@ -445,7 +449,7 @@ impl Engine {
         let via = OurVia {
             branch: leaving.branch,
             number: leaving.number,
-            loop_mark: leaving.shape.loop_mark,
+            loop_mark: leaving.policy.loop_mark,
             stateless: leaving.stateless.then_some((request.flow, seed)),
         };
         self.edits.insert_with(first, |out| {

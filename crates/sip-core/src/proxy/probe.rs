@@ -110,7 +110,7 @@ impl Engine {
                 .map_hash([b"probe", &self.probes.to_be_bytes(), &member.hop.uri]);
             let mut call_id = Vec::with_capacity(32);
             write_hex(&mut call_id, unique, 32);
-            if self.other_owner(&call_id).is_none() {
+            if self.other_worker(&call_id).is_none() {
                 break (unique, call_id);
             }
         };

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Method, SipUri};
 
-use super::flow_token::{Dialog, RouteFlow, TokenOwner};
+use super::flow_token::{Dialog, RouteFlow, TokenOrigin};
 use super::forward::EgressEdits;
 use super::hop::Hop;
 use super::mark::{Ends, Mark};
@@ -56,7 +56,7 @@ pub(super) struct Stay {
 
 /// The origin of a Route value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RouteOwner {
+pub(crate) enum RouteOrigin {
     /// Another host.
     Foreign,
     /// Names this server, without a valid mark.
@@ -66,22 +66,22 @@ pub(crate) enum RouteOwner {
         /// The mark of the value: it names the side that the value was made for.
         mark: Mark,
         /// The flow that the value names.
-        flow: Option<TokenOwner>,
+        flow: Option<TokenOrigin>,
     },
 }
 
 impl Engine {
     /// The origin of this Route URI, for a request of this dialog.
-    pub(crate) fn route_owner(&self, request: &Request<'_>, uri: &SipUri<'_>) -> RouteOwner {
+    pub(crate) fn route_origin(&self, request: &Request<'_>, uri: &SipUri<'_>) -> RouteOrigin {
         if !self.directory.is_own(&uri.host, uri.port) {
-            return RouteOwner::Foreign;
+            return RouteOrigin::Foreign;
         }
         let Some(mark) = Mark::of_params(&uri.params) else {
-            return RouteOwner::OwnHost;
+            return RouteOrigin::OwnHost;
         };
         let tags = [&request.from, &request.to].map(|addr| addr.tag().unwrap_or_default());
         if !mark.is_of(&self.secrets, self.now.unix_ms, request.call_id, tags) {
-            return RouteOwner::OwnHost;
+            return RouteOrigin::OwnHost;
         }
         let [from_tag, to_tag] = tags;
         let caller_tag = if mark.is_of_caller() { from_tag } else { to_tag };
@@ -89,7 +89,7 @@ impl Engine {
             call_id: request.call_id,
             caller_tag,
         };
-        RouteOwner::Marked {
+        RouteOrigin::Marked {
             mark,
             flow: uri.user.map(|token| self.read_flow_token(token, dialog)),
         }
@@ -101,7 +101,7 @@ impl Engine {
         let call_id = request.call_id;
         let (caller_tag, (mark, seed), flows) = if begins_dialog(request) {
             let flows = [self.flow_of_sender(request), leaving.back];
-            if !leaving.shape.record_route && flows.iter().all(Option::is_none) {
+            if !leaving.policy.record_route && flows.iter().all(Option::is_none) {
                 return None;
             }
             let tag = request.from_tag();
@@ -152,14 +152,14 @@ impl Engine {
         let mut found = None;
         for value in request.message.values(HeaderName::Route) {
             let addr = NameAddr::parse(value.text)?;
-            let RouteOwner::Marked { mark, flow } = self.route_owner(request, &addr.sip_uri()?) else {
+            let RouteOrigin::Marked { mark, flow } = self.route_origin(request, &addr.sip_uri()?) else {
                 break;
             };
             if mark.is_of_caller() || !mark.is_of_subscription() {
                 return None;
             }
             let onward = match flow {
-                Some(TokenOwner::Here(flow)) if flow.to_initiator => Some(flow),
+                Some(TokenOrigin::ThisNode(flow)) if flow.to_initiator => Some(flow),
                 _ => None,
             };
             let before = found.and_then(|(_, flow)| flow);
@@ -204,8 +204,8 @@ impl Engine {
     /// place of its address.
     fn place_of_callee(&self, leaving: &EgressEdits) -> PlaceId {
         let ip = leaving.to.remote.ip();
-        let place = leaving.shape.place;
-        let is_there = || !leaving.shape.recurse || self.places_of(HostRef::Ip(ip)).contains(&place);
+        let place = leaving.policy.place;
+        let is_there = || !leaving.policy.recurse || self.places_of(HostRef::Ip(ip)).contains(&place);
         if place != 0 && is_there() {
             return place;
         }

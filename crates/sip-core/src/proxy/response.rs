@@ -126,7 +126,7 @@ impl Engine {
             return Ok(Outcome::Done);
         }
         if self.holds_state
-            && let Some(other) = self.other_owner(parts.call_id)
+            && let Some(other) = self.other_worker(parts.call_id)
         {
             return Ok(Outcome::HandOver(other));
         }
@@ -478,7 +478,7 @@ impl Engine {
         let Some(client) = self.table.client(key) else {
             return;
         };
-        let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
+        let (remote, target, flow_only) = (client.to.remote, client.user.target, client.user.flow_only);
         let (is_contact, is_silent) = (client.user.is_contact, !client.user.provisional);
         let (server, given_up) = (client.user.server(), client.user.cancel_wanted);
         let probe = matches!(client.user.owner, TransactionUser::Probe(_));
@@ -502,12 +502,12 @@ impl Engine {
         if !given_up {
             self.count_failure(remote, timed_out, is_contact);
         }
-        let failure = match (timed_out, pin) {
+        let failure = match (timed_out, flow_only) {
             (true, _) if is_contact && is_silent && self.is_invite(server) => Failure::ContactSilent,
             (true, _) => Failure::TimedOut,
             (false, FlowOnly::None) if is_contact => Failure::ContactGone,
             (false, FlowOnly::None) => Failure::Unreachable,
-            (false, pin) => Failure::FlowGone(pin),
+            (false, flow_only) => Failure::FlowGone(flow_only),
         };
         self.branch_failed(server, key, target, failure)
     }
@@ -524,12 +524,12 @@ impl Engine {
         let (Some(server), true) = (client.user.server(), websocket) else {
             return;
         };
-        let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
+        let (remote, target, flow_only) = (client.to.remote, client.user.target, client.user.flow_only);
         let is_contact = client.user.is_contact;
         let _ = self.client_event(key, ClientEvent::Abandon, None);
         self.forget_client(key);
         self.count_failure(remote, false, is_contact);
-        self.branch_failed(server, key, target, Failure::FlowGone(pin))
+        self.branch_failed(server, key, target, Failure::FlowGone(flow_only))
     }
 
     fn count_failure(&mut self, destination: SocketAddr, timed_out: bool, is_contact: bool) {

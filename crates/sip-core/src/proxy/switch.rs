@@ -153,7 +153,7 @@ impl Engine {
         if client.user.course != Course::SWITCHED {
             return false;
         }
-        client.user.course = Course::USUAL;
+        client.user.course = Course::PLAIN;
         if !silent {
             return false;
         }

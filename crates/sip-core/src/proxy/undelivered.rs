@@ -60,7 +60,7 @@ impl Engine {
         };
         let may = self.is_trusted(&asked_by) || self.response_failover.may_try(source, self.now.instant);
         if !may {
-            self.counters.limited_elsewhere += 1;
+            self.counters.limited_response_failover += 1;
         }
         may
     }

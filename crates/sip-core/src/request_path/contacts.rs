@@ -125,8 +125,14 @@ impl Engine {
         let secure = target.secure;
         match self.usable_flow(target.flow, secure) {
             Some(flow) => {
-                let pin = target.pin();
-                self.send(request, progress, plan, Reach::Registered(flow, pin), contact);
+                let flow_only = target.flow_only();
+                self.send(
+                    request,
+                    progress,
+                    plan,
+                    Reach::Registered(flow, flow_only),
+                    contact,
+                );
             }
             None if target.only_flow => {
                 self.no_way(request, progress, Status::CONTACT_FLOW_CLOSED);

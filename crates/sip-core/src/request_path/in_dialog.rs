@@ -8,9 +8,9 @@ use crate::engine::Engine;
 use crate::engine::place::PlaceId;
 use crate::engine::request::Request;
 use crate::engine::status::Status;
-use crate::proxy::flow_token::{RouteFlow, TokenOwner};
+use crate::proxy::flow_token::{RouteFlow, TokenOrigin};
 use crate::proxy::mark::Mark;
-use crate::proxy::record_route::RouteOwner;
+use crate::proxy::record_route::RouteOrigin;
 use crate::transport::Transport;
 
 /// The real Request-URI, parsed and as written: from the end of Route, or without a `maddr` of ours.
@@ -70,16 +70,16 @@ impl Engine {
                 return Err(bad);
             };
             let owner = match &uri {
-                Uri::Sip(uri) => self.route_owner(request, uri),
-                Uri::Tel(_) | Uri::Other { .. } => RouteOwner::Foreign,
+                Uri::Sip(uri) => self.route_origin(request, uri),
+                Uri::Tel(_) | Uri::Other { .. } => RouteOrigin::Foreign,
             };
             match owner {
-                RouteOwner::Foreign => {
+                RouteOrigin::Foreign => {
                     position.next_route = Some(addr);
                     break;
                 }
-                RouteOwner::OwnHost => {}
-                RouteOwner::Marked { mark, flow } => {
+                RouteOrigin::OwnHost => {}
+                RouteOrigin::Marked { mark, flow } => {
                     marked = Some(mark);
                     position.flow = flow_onward(mark.is_of_caller(), flow)?.or(position.flow);
                 }
@@ -185,7 +185,7 @@ impl Engine {
         if !uri.is_loose_route() {
             return Ok(None);
         }
-        let RouteOwner::Marked { mark, .. } = self.route_owner(request, uri) else {
+        let RouteOrigin::Marked { mark, .. } = self.route_origin(request, uri) else {
             return Ok(None);
         };
         let message = request.message;
@@ -207,14 +207,16 @@ impl Engine {
 ///
 /// # Errors
 /// The status to respond with: 430 for a flow that cannot be had here, 403 for a token that is not ours.
-fn flow_onward(from_caller: bool, token: Option<TokenOwner>) -> Result<Option<RouteFlow>, Status<'static>> {
+fn flow_onward(from_caller: bool, token: Option<TokenOrigin>) -> Result<Option<RouteFlow>, Status<'static>> {
     match token {
         None => Ok(None),
-        Some(TokenOwner::Forged) => Err(Status::FORGED_TOKEN),
-        Some(TokenOwner::Here(route) | TokenOwner::Elsewhere(route)) if route.to_initiator == from_caller => {
+        Some(TokenOrigin::Forged) => Err(Status::FORGED_TOKEN),
+        Some(TokenOrigin::ThisNode(route) | TokenOrigin::OtherNode(route))
+            if route.to_initiator == from_caller =>
+        {
             Ok(None)
         }
-        Some(TokenOwner::Here(route)) => Ok(Some(route)),
-        Some(TokenOwner::Elsewhere(_)) => Err(Status::FLOW_FAILED),
+        Some(TokenOrigin::ThisNode(route)) => Ok(Some(route)),
+        Some(TokenOrigin::OtherNode(_)) => Err(Status::FLOW_FAILED),
     }
 }

@@ -105,7 +105,7 @@ impl Engine {
         }
         if self.holds_state
             && request.method != Method::Register
-            && let Some(other) = self.other_owner(request.call_id)
+            && let Some(other) = self.other_worker(request.call_id)
         {
             return Handled::HandOver(other);
         }

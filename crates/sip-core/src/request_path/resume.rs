@@ -17,7 +17,7 @@ const RESUMED_AT_ONCE: usize = 64;
 impl Engine {
     /// Takes the result of a query, or its time-out (`None`).
     pub(crate) fn resume(&mut self, id: QueryId, result: Option<QueryResult>) {
-        let Some(purpose) = self.take_question(id) else {
+        let Some(purpose) = self.take_query(id) else {
             return;
         };
         if result.is_none() {

@@ -27,7 +27,7 @@ pub(super) struct RoutePlan<'c> {
     pub(super) authorized: Authorized,
     pub(super) position: &'c Position<'c>,
     pub(super) state: StateMode,
-    pub(super) shape: BranchPolicy,
+    pub(super) policy: BranchPolicy,
 }
 
 /// The way in which the one target of a request is reached.
@@ -64,7 +64,7 @@ impl Engine {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
         }
         // A 3xx that is followed may fork.
-        if plan.shape.recurse
+        if plan.policy.recurse
             && let Err(status) = self.may_fork(request, matched.number)
         {
             return self.refuse(request, progress.server, status);
@@ -97,7 +97,7 @@ impl Engine {
             authorized,
             position,
             state,
-            shape: BranchPolicy {
+            policy: BranchPolicy {
                 record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
                 c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
                 recurse,
@@ -179,7 +179,7 @@ impl Engine {
         if request.is_secure() && !flow.transport.is_secure() {
             return self.no_way(request, progress, Status::NOT_SECURE);
         }
-        let (pin, contact) = match route.only {
+        let (flow_only, contact) = match route.only {
             true => (FlowOnly::Route, None),
             false => {
                 let contact = ContactRef {
@@ -190,7 +190,7 @@ impl Engine {
                 (FlowOnly::None, Some(contact))
             }
         };
-        self.send(request, progress, plan, Reach::Flow(flow, pin), contact);
+        self.send(request, progress, plan, Reach::Flow(flow, flow_only), contact);
     }
 
     /// Follows the Request-URI of a request in a dialog, with no Route left. The Request-URI is the peer's,
@@ -382,11 +382,15 @@ impl Engine {
         contact: Option<ContactRef<'_>>,
     ) {
         let has_contact_edits = matches!(way, Reach::Flow(..));
-        let (peer, candidates, flow, pin, from) = match way {
-            Reach::Flow(flow, pin) => (None, Candidates::new(), Some(flow), pin, None),
-            Reach::Registered(flow, pin) => {
-                (None, Candidates::new(), Some(flow), pin, Some(flow.remote.ip()))
-            }
+        let (peer, candidates, flow, flow_only, from) = match way {
+            Reach::Flow(flow, flow_only) => (None, Candidates::new(), Some(flow), flow_only, None),
+            Reach::Registered(flow, flow_only) => (
+                None,
+                Candidates::new(),
+                Some(flow),
+                flow_only,
+                Some(flow.remote.ip()),
+            ),
             Reach::Candidates(peer, candidates) => (peer, candidates, None, FlowOnly::None, None),
         };
         let next_route = plan.position.next_route.as_ref();
@@ -397,9 +401,9 @@ impl Engine {
             candidates,
             peer,
             flow,
-            pin,
+            flow_only,
             state: plan.state,
-            shape: plan.shape,
+            policy: plan.policy,
             secure: request_secure || path.is_some_and(|hop| hop.secure),
             contact,
             has_contact_edits,

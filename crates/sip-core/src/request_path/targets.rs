@@ -52,9 +52,9 @@ impl Engine {
                 ..self.contact_target(contact, order)
             });
         }
-        let mut shape = plan.shape;
-        shape.loop_mark = Some(self.loop_mark(request, plan.matched.number));
-        let context = Context::new(targets, shape);
+        let mut policy = plan.policy;
+        policy.loop_mark = Some(self.loop_mark(request, plan.matched.number));
+        let context = Context::new(targets, policy);
         self.begin_context(request, progress, plan, context);
     }
 
@@ -128,12 +128,12 @@ impl Engine {
             self.rewrite(request, relay, Some(&first.hop));
             return self.locate_and_send(request, progress, plan, Hop::configured(&first.hop), None);
         }
-        let mut shape = plan.shape;
+        let mut policy = plan.policy;
         if order.len() > 1 {
             if let Err(status) = self.may_fork(request, plan.matched.number) {
                 return self.refuse(request, progress.server, status);
             }
-            shape.loop_mark = Some(self.loop_mark(request, plan.matched.number));
+            policy.loop_mark = Some(self.loop_mark(request, plan.matched.number));
         }
         let mut base = core::mem::take(&mut self.base_edits);
         base.copy_from(&self.edits);
@@ -151,7 +151,7 @@ impl Engine {
         }
         self.edits.copy_from(&base);
         self.base_edits = base;
-        let mut context = Context::new(targets, shape);
+        let mut context = Context::new(targets, policy);
         context.group = Some(group);
         self.begin_context(request, progress, plan, context);
     }

@@ -106,7 +106,7 @@ fn answers_to_a_burst_go_to_few_of_the_places_that_it_names() {
             elsewhere.extend(bench.undelivered(answer));
         }
         assert!((1..=64).contains(&elsewhere.len()), "{}", elsewhere.len());
-        let dropped = bench.counters().limited_elsewhere as usize;
+        let dropped = bench.counters().limited_response_failover as usize;
         assert_eq!(dropped + elsewhere.len(), answers.len());
         // Nor is more asked of name service.
         let mut bench = Bench::new(&open());
@@ -172,7 +172,7 @@ fn answers_to_a_trusted_neighbour_all_go_on() {
         elsewhere += bench.undelivered(answer).len();
     }
     assert_eq!(
-        (elsewhere, bench.counters().limited_elsewhere),
+        (elsewhere, bench.counters().limited_response_failover),
         (answers.len(), 0)
     );
 }

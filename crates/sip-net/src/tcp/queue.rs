@@ -110,7 +110,7 @@ impl OutQueue {
     }
 
     /// Whether the buffer is of the usual size, so that it is worth keeping.
-    pub(super) fn is_usual(&self) -> bool {
+    pub(super) fn is_worth_keeping(&self) -> bool {
         self.bytes.capacity() <= KEPT_BYTES
     }
 

@@ -666,7 +666,7 @@ pub(super) fn exchanged(held: usize, before: usize, after: usize) -> usize {
     reason = "connections hold boxes, to be small while they are silent"
 )]
 fn recycle(spare: &mut Vec<Box<OutQueue>>, mut out: Box<OutQueue>) {
-    if out.is_usual() && spare.len() < KEPT_QUEUES {
+    if out.is_worth_keeping() && spare.len() < KEPT_QUEUES {
         out.clear();
         spare.push(out);
     }

@@ -20,8 +20,8 @@ use sip_core::transport::{Flow, TransmitBatch};
 pub trait Core {
     /// See [`Endpoint::admit`].
     fn admit(&mut self, now: Now, flow: &Flow) -> bool;
-    /// See [`Endpoint::owner_of`].
-    fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId>;
+    /// See [`Endpoint::worker_of`].
+    fn worker_of(&self, bytes: &[u8]) -> Option<WorkerId>;
     /// See [`Endpoint::handle_message`].
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled;
     /// See [`Endpoint::handle_framing_error`].
@@ -74,8 +74,8 @@ impl Core for Endpoint {
         Self::admit(self, now, flow)
     }
 
-    fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
-        Self::owner_of(self, bytes)
+    fn worker_of(&self, bytes: &[u8]) -> Option<WorkerId> {
+        Self::worker_of(self, bytes)
     }
 
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {

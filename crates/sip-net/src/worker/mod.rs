@@ -90,7 +90,7 @@ impl Published {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// All workers got the order to drain, and all of them finished their work.
-    Quiet,
+    Drained,
     /// The worker got the order to drain, and the deadline passed first.
     Deadline,
     /// The worker got the order to stop.
@@ -437,7 +437,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 let waits = self.again || self.udp.iter().any(|udp| !udp.backlog.is_empty());
                 let done = !waits && self.core.is_idle() && !self.streams.has_unsent();
                 if self.hub.is_done(self.id, done) {
-                    Some(Ended::Quiet)
+                    Some(Ended::Drained)
                 } else {
                     (now.instant >= until).then_some(Ended::Deadline)
                 }

@@ -145,7 +145,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             }
             let owner = if self.strays.is_high() {
                 let before = self.activity.enter(Component::HandOver);
-                let owner = self.core.owner_of(datagram.bytes);
+                let owner = self.core.worker_of(datagram.bytes);
                 self.activity.enter(before);
                 owner
             } else {

@@ -179,7 +179,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         let mut lost = mem::take(&mut self.lost);
         if self.streams.take_lost(&mut lost) {
             self.return_block(&lost, now);
-            self.tell_closed(&lost, now);
+            self.report_closed(&lost, now);
         }
         lost.clear();
         self.lost = lost;
@@ -205,7 +205,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     /// Reports the closed connections of this block to all workers, since any of them may wait for a response
     /// on one.
-    fn tell_closed(&mut self, block: &Block, now: Now) {
+    fn report_closed(&mut self, block: &Block, now: Now) {
         for (entry, _) in block.iter().filter(|(entry, _)| entry.task == Task::Closed) {
             self.closed(&entry.flow, now);
             self.again = true;

@@ -312,7 +312,7 @@ impl Core for Fake {
     }
 
     /// Knows it of `OWNER`; not of `AT`.
-    fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
+    fn worker_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         let text = std::str::from_utf8(bytes).ok()?;
         let owner = text.strip_prefix("OWNER ")?.split(' ').next()?.parse().ok()?;
         (WorkerId(owner) != self.worker).then_some(WorkerId(owner))

@@ -214,7 +214,7 @@ impl Registrations {
             Durability::Async => backend.submit(OPERATOR, [Query { id: None, kind: save }]),
             Durability::Commit => {
                 if !self.is_saved(save).await {
-                    self.take_back(aor, &removal);
+                    self.roll_back(aor, &removal);
                     return Err(NotRemoved::NotSaved);
                 }
             }
@@ -241,7 +241,7 @@ impl Registrations {
 
     /// Undoes a removal that could not be stored. The undoing is stored too: if the write of the removal was
     /// only late, it must not outlive its refusal.
-    fn take_back(&self, aor: &[u8], removal: &Removal) {
+    fn roll_back(&self, aor: &[u8], removal: &Removal) {
         let mut save = None;
         self.0.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             if record.restore(removal, unix_ms()) {

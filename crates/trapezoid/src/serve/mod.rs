@@ -661,7 +661,7 @@ impl Server<'_> {
 
 fn describe(number: u16, end: &WorkerExit) -> String {
     match end {
-        WorkerExit::Asked(Ended::Quiet) => format!("worker {number} ended, with nothing left to do"),
+        WorkerExit::Asked(Ended::Drained) => format!("worker {number} ended, with nothing left to do"),
         WorkerExit::Asked(Ended::Deadline) => {
             format!("worker {number} ended at the deadline, with work left")
         }

@@ -77,6 +77,6 @@ fn a_message_goes_to_a_connection_that_there_is_or_was() {
         assert!([old, new].contains(&conn) && conn.worker == worker);
         moving.join().expect("it ran to its end");
         let own = hub.route(&to, WorkerId(0), Reach::Own);
-        assert_eq!(own, (hub.owner_of(&to.remote), None));
+        assert_eq!(own, (hub.worker_of(&to.remote), None));
     });
 }

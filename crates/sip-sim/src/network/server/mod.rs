@@ -259,7 +259,7 @@ impl Server {
         let flow = Flow::udp(from);
         let chance = hash([bytes, from.to_string().as_bytes()]);
         let worker = (chance >> 8) as usize % usize::from(self.plan.workers);
-        // The shell calls `owner_of` if that saves work. With and without the call the result must be the
+        // The shell calls `worker_of` if that saves work. With and without the call the result must be the
         // same.
         let asks = chance & 1 == 0;
         if !self.admit(clocks, worker, &flow) {
@@ -269,7 +269,7 @@ impl Server {
             .process
             .as_ref()
             .filter(|_| asks)
-            .and_then(|process| process.workers[worker].owner_of(bytes));
+            .and_then(|process| process.workers[worker].worker_of(bytes));
         match owner {
             Some(owner) => self.hand_over(clocks, usize::from(owner.0), flow, bytes),
             None => {
