@@ -190,6 +190,12 @@ impl Row {
         self.load.offered > 0 && self.load.failed_part() < 0.05
     }
 
+    /// Whether nearly all operations also completed at the rate at which they were offered. A server that falls
+    /// behind serves its callers' retransmissions, and its CPU for each operation says little.
+    pub fn keeps_up(&self) -> bool {
+        self.is_sound() && self.load.completed_part() > 0.95
+    }
+
     /// Look-ups in a batch, in the mean.
     pub fn mean_batch(&self) -> Option<f64> {
         self.batches

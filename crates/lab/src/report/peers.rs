@@ -30,7 +30,7 @@ pub(super) fn page(results: &Results) -> Page {
     }
 }
 
-/// What was measured of a scenario, without runs in which many calls failed.
+/// What was measured of a scenario, without runs in which many calls failed or the server fell behind.
 pub(super) struct Scenario<'a> {
     name: &'static str,
     theirs: Vec<&'a Row>,
@@ -45,7 +45,7 @@ pub(super) fn scenarios(results: &Results) -> Vec<Scenario<'_>> {
     let each = SCENARIOS.iter().map(|scenario| {
         let of = |server: Server, purpose: Purpose| -> Vec<&Row> {
             let rows = results.of(&scenario.setup(server), purpose).into_iter();
-            rows.filter(|row| row.is_sound()).collect()
+            rows.filter(|row| row.keeps_up()).collect()
         };
         Scenario {
             name: scenario.name,
@@ -332,11 +332,14 @@ fn left_out(results: &Results) -> Vec<String> {
     let setups = results.setups(Purpose::Near).into_iter();
     let counts = setups.map(|setup| {
         let rows = results.of(&setup, Purpose::Near);
-        (setup, rows.iter().filter(|row| !row.is_sound()).count())
+        (setup, rows.iter().filter(|row| !row.keeps_up()).count())
     });
     let counts = counts.filter(|(_, count)| *count > 0);
     let text = |(setup, count): (Setup, usize)| {
-        format!("{}: left out are {count} runs of which 5 % failed.", setup.text())
+        format!(
+            "{}: runs left out, since 5 % failed or were not completed in time: {count}.",
+            setup.text()
+        )
     };
     counts.map(text).collect()
 }

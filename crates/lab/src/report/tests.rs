@@ -269,6 +269,30 @@ fn what_makes_a_figure_of_peers_doubtful_is_said() {
     );
 }
 
+/// All of its calls succeed in the end, at many times the CPU: most of them long after they were offered.
+#[test]
+fn a_run_of_peers_that_fell_behind_is_left_out() {
+    let mut results = results("peers");
+    let fell = |row: &&mut crate::results::Row| {
+        row.setup.server == Server::Kamailio && row.run.purpose == Purpose::Near && row.run.round == 2
+    };
+    for row in results.rows.iter_mut().filter(fell) {
+        row.load.goodput /= 5.0;
+        row.server.total_s *= 3.0;
+    }
+    let found = page(&results).unwrap();
+    let costs = section(&found, "CPU for one operation near");
+    assert_eq!(
+        costs.table.rows[0][column(costs, "95 % of the ratio")],
+        "2.00 to 2.00"
+    );
+    let each = section(&found, "The runs near a peak");
+    assert_eq!(each.table.rows[0][column(each, "runs")], "4");
+    let said =
+        "Kamailio stateless, UDP, no auth: runs left out, since 5 % failed or were not completed in time: 1.";
+    assert!(each.text.iter().any(|text| text == said), "{:?}", each.text);
+}
+
 #[test]
 fn the_report_names_the_full_process_and_what_is_missing() {
     let mut results = results("transport");
