@@ -1,5 +1,5 @@
 # Thin on purpose: the logic is in xtask/ (`cargo xtask help`).
-.PHONY: help run test check bench lab fuzz sim
+.PHONY: help run test check lab fuzz sim
 .DEFAULT_GOAL := help
 
 help:   ## this list
@@ -14,10 +14,7 @@ test:   ## install what the tests need, run every test
 check:  ## formatting, lints, tidiness, dependency policy, documentation
 	cargo xtask check
 
-bench:  ## figures beside Kamailio (bench/README.md); takes the machine for some minutes
-	cargo xtask bench $(ARGS)
-
-lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, connections, memory, all)
+lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, connections, memory, workers, split, all)
 	cargo run --release --package trapezoid -- lab $(ARGS)
 
 sim:    ## simulate networks under faults (SEEDS=FROM..TO, MINUTES=N, SEED=N)

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  setup [--bench]      install what the tests (or the benchmarks) need, where missing
+  setup [--bench]      install what the tests (or the lab) need, where missing
   test [FILTER…]       setup, the checks but for those of documentation and of the server by itself,
                        instructions, two experiments, every test; with CI set also these two, the
                        long form whose turn it is, and what failed once more, alone
@@ -47,8 +47,6 @@ cargo xtask COMMAND
                        is due in CI at this commit, in minutes
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
-  bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
-                       connections, cpu-split
 ";
 
 fn main() -> ExitCode {
@@ -72,7 +70,6 @@ fn main() -> ExitCode {
         "deny" if rest.is_empty() => nightly::deny(),
         "nightly" => nightly::run(rest),
         "instructions" => instructions::run(rest),
-        "bench" => steps::bench(rest),
         "help" | "--help" | "-h" => {
             eprint!("{HELP}");
             Ok(())

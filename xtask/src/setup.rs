@@ -1,4 +1,4 @@
-//! Installs the programs that the tests drive. Nothing is asked of the network, and no privilege
+//! Installs the programs that the tests and the lab drive. Nothing is asked of the network, and no privilege
 //! is needed, when all are there.
 
 use std::path::{Path, PathBuf};
@@ -112,36 +112,27 @@ const FOR_TESTS: &[Package] = &[
     },
 ];
 
+/// For `trapezoid lab`: the cases of its experiments that need more than this server.
 const FOR_BENCH: &[Package] = &[
     Package {
         name: "kamailio",
         probe: Probe::Program("kamailio"),
-        reason: "the peer",
+        reason: "the server beside which ours is measured",
     },
     Package {
         name: "kamailio-mysql-modules",
         probe: Probe::File("kamailio/modules/db_mysql.so"),
-        reason: "the peer's subscribers",
+        reason: "its subscribers and registrations",
     },
     Package {
         name: "kamailio-tls-modules",
         probe: Probe::File("kamailio/modules/tls.so"),
-        reason: "the peer's TLS",
-    },
-    Package {
-        name: "openssl",
-        probe: Probe::Program("openssl"),
-        reason: "certificates of both servers",
-    },
-    Package {
-        name: "valgrind",
-        probe: Probe::Program("valgrind"),
-        reason: "instructions per message with many connections",
+        reason: "its TLS",
     },
     Package {
         name: "mariadb-server",
         probe: MARIADB_SERVER,
-        reason: "the peer's database",
+        reason: "its database, and one that is far away from ours",
     },
     Package {
         name: "mariadb-client",
@@ -149,23 +140,13 @@ const FOR_BENCH: &[Package] = &[
         reason: "fills that database",
     },
     Package {
-        name: "libssl-dev",
-        probe: Probe::File("openssl/ssl.h"),
-        reason: "the load generator of the bench kit",
-    },
-    Package {
         name: "gcc",
         probe: Probe::Program("cc"),
-        reason: "the same",
-    },
-    Package {
-        name: "python3",
-        probe: Probe::Program("python3"),
-        reason: "the measuring script",
+        reason: "the bare relay in C",
     },
 ];
 
-/// Installs what is missing. `--bench`: for the benchmarks instead of the tests.
+/// Installs what is missing. `--bench`: for the lab instead of the tests.
 pub(crate) fn run(args: &[String]) -> Outcome {
     let packages = match args {
         [] => FOR_TESTS,

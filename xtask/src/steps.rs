@@ -225,34 +225,6 @@ fn clippy() -> Outcome {
     )
 }
 
-/// The tools of `bench/`, the first of which is run when none is named.
-const BENCH_TOOLS: &[&str] = &["beside-kamailio", "workers", "memory", "connections", "cpu-split"];
-
-/// A measuring script, after what it needs.
-pub(crate) fn bench(args: &[String]) -> Outcome {
-    let (tool, args) = bench_tool(args);
-    setup::run(&["--bench".into()])?;
-    run_step(
-        "build the server",
-        cargo().args(["build", "--release", "--package", "trapezoid"]),
-    )?;
-    let release = target_dir()?.join("release");
-    run_step(
-        "measurements",
-        Command::new("python3")
-            .arg(format!("bench/{tool}.py"))
-            .args(args)
-            .env("TRAPEZOID_BIN", release.join("trapezoid")),
-    )
-}
-
-fn bench_tool(args: &[String]) -> (&str, &[String]) {
-    match args.split_first() {
-        Some((tool, rest)) if BENCH_TOOLS.contains(&tool.as_str()) => (tool, rest),
-        _ => (BENCH_TOOLS[0], args),
-    }
-}
-
 /// Where cargo puts what it builds.
 pub(crate) fn target_dir() -> Result<PathBuf, String> {
     let metadata = metadata(&["--no-deps"])?;
@@ -304,14 +276,5 @@ mod tests {
         assert_eq!(tests_in("running 1 test"), 1);
         assert_eq!(tests_in("running 0 tests"), 0);
         assert_eq!(tests_in("test result: ok. 3 passed; 0 failed"), 0);
-    }
-
-    #[test]
-    fn the_first_bench_tool_needs_no_name() {
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let named = words("memory --rate 5");
-        assert_eq!(bench_tool(&named), ("memory", &words("--rate 5")[..]));
-        let options = words("--rounds 1");
-        assert_eq!(bench_tool(&options), ("beside-kamailio", &options[..]));
     }
 }

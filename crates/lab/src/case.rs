@@ -113,6 +113,46 @@ impl Case {
     }
 }
 
+/// A kind of call, by a short name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CallScenario {
+    /// Nothing is remembered.
+    Stateless,
+    /// Each transaction is.
+    Transaction,
+    /// The same, with credentials.
+    Digest,
+    /// Transactions, by one TCP connection to the server and one from it.
+    Tcp,
+    /// The same, encrypted.
+    Tls,
+}
+
+impl CallScenario {
+    /// As `--only` and tables have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stateless => "stateless",
+            Self::Transaction => "transaction",
+            Self::Digest => "digest",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    /// What the server is to do.
+    pub const fn case(self) -> Case {
+        match self {
+            Self::Stateless => Case::call(State::Stateless, false, Transport::Udp),
+            Self::Transaction => Case::call(State::Transaction, false, Transport::Udp),
+            Self::Digest => Case::call(State::Transaction, true, Transport::Udp),
+            Self::Tcp => Case::call(State::Transaction, false, Transport::Tcp),
+            Self::Tls => Case::call(State::Transaction, false, Transport::Tls),
+        }
+    }
+}
+
 /// When look-ups of credentials leave for the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

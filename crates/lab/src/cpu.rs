@@ -135,7 +135,8 @@ fn stat(pid: u32) -> Option<(u32, u64, u64)> {
     Some((u32::try_from(number(1)?).ok()?, number(11)?, number(12)?))
 }
 
-fn threads(pid: u32) -> Vec<(String, f64)> {
+/// Seconds on a CPU of each thread of a process, with its name.
+pub(crate) fn threads(pid: u32) -> Vec<(String, f64)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::cpu;
-use crate::experiments::{Scale, Session, batching, checks, connections, memory, overload, peers, transport};
+use crate::experiments::{
+    Scale, Session, batching, checks, connections, memory, overload, peers, split, transport, workers,
+};
 use crate::failure::{Failure, Outcome, Stop};
 use crate::machine;
 use crate::progress::Progress;
@@ -26,17 +28,23 @@ pub enum Name {
     Connections,
     /// Bytes of transactions and contacts.
     Memory,
+    /// What a second worker brings.
+    Workers,
+    /// What the split of CPU time says and costs.
+    Split,
 }
 
 impl Name {
     /// All of them, in the order in which `all` makes them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Transport,
         Self::Overload,
         Self::Batching,
         Self::Peers,
         Self::Connections,
         Self::Memory,
+        Self::Workers,
+        Self::Split,
     ];
 
     /// As on the command line.
@@ -48,6 +56,8 @@ impl Name {
             Self::Peers => "peers",
             Self::Connections => "connections",
             Self::Memory => "memory",
+            Self::Workers => "workers",
+            Self::Split => "split",
         }
     }
 }
@@ -161,6 +171,8 @@ fn measure(
         Name::Batching => batching::run(&mut session),
         Name::Connections => connections::run(&mut session),
         Name::Memory => memory::run(&mut session),
+        Name::Workers => workers::run(&mut session),
+        Name::Split => split::run(&mut session),
     };
     station.close();
     results.provenance.probe_after_ms = cpu::probe(results.provenance.server_cpu).unwrap_or(0.0);

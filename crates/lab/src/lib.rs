@@ -2,6 +2,7 @@
 //! generator), pin it, measure, end it, and write `results.json` and a report that needs no network.
 #![warn(missing_docs)]
 
+mod admin;
 pub mod case;
 mod cgroup;
 pub mod cpu;

@@ -283,6 +283,11 @@ impl Report {
         crate::cpu::ratio(self.failed as f64, self.offered as f64)
     }
 
+    /// Part of the operations that succeeded, in time or late; of none, 0.
+    pub fn succeeded_part(&self) -> f64 {
+        crate::cpu::ratio(self.succeeded as f64, self.offered as f64)
+    }
+
     /// Part of the operations offered in a second that completed in that second, at most 1. The others failed, or
     /// succeeded only after the load had ended.
     pub fn completed_part(&self) -> f64 {

@@ -1,14 +1,11 @@
 //! The server's metrics at `/metrics`.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Instant;
 
-/// Longest that asking may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Largest page, bytes.
-const MOST: u64 = 16 << 20;
+use crate::admin;
+
 /// What names of the counters of CPU by component begin with.
 const COMPONENTS: &str = "trapezoid_cpu_";
 
@@ -19,21 +16,21 @@ pub(crate) struct Page {
     series: BTreeMap<String, f64>,
 }
 
-/// Reads the page.
+/// Reads the page, on which a series is for all workers together.
 pub(crate) fn read(address: SocketAddr) -> std::io::Result<Page> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    // HTTP/1.0: the answer ends with the connection and never comes in chunks (RFC 9112 §6.1).
-    stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())?;
-    let mut text = String::new();
-    stream.take(MOST).read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
-    if head.split(' ').nth(1) != Some("200") {
-        return Err(std::io::Error::other("no metrics"));
-    }
+    ask(address, "GET /metrics")
+}
+
+/// Reads the page with a series for each worker.
+pub(crate) fn read_by_worker(address: SocketAddr) -> std::io::Result<Page> {
+    ask(address, "GET /metrics?by=worker")
+}
+
+fn ask(address: SocketAddr, what: &str) -> std::io::Result<Page> {
+    let body = admin::ask(address, what, None, "")?;
     Ok(Page {
         at: Instant::now(),
-        series: series(body),
+        series: series(&body),
     })
 }
 
@@ -61,6 +58,18 @@ impl Page {
             .sum()
     }
 
+    /// A metric of each worker, summed over its other labels, in the order of their numbers.
+    pub(crate) fn by_worker(&self, name: &str) -> Vec<f64> {
+        let mut workers: BTreeMap<u32, f64> = BTreeMap::new();
+        for (key, value) in &self.series {
+            let number = label(key, "worker").and_then(|number| number.parse().ok());
+            if let Some(number) = number.filter(|_| key.split('{').next() == Some(name)) {
+                *workers.entry(number).or_default() += value;
+            }
+        }
+        workers.into_values().collect()
+    }
+
     /// What the counters of CPU by component have grown by since `before`.
     pub(crate) fn components_since(&self, before: &Self) -> BTreeMap<String, f64> {
         let own = self
@@ -75,17 +84,21 @@ impl Page {
     }
 }
 
+/// The value of a label.
+fn label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = series.split_once(&format!("{name}=\""))?;
+    rest.split('"').next()
+}
+
 /// The value of the label `component`, else the whole name.
 pub(crate) fn component(name: &str) -> String {
-    let label = name
-        .split_once("component=\"")
-        .and_then(|(_, rest)| rest.split('"').next());
     let whole = name.strip_prefix(COMPONENTS).unwrap_or(name);
-    label.unwrap_or(whole).to_owned()
+    label(name, "component").unwrap_or(whole).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use super::*;
@@ -111,6 +124,19 @@ mod tests {
         assert_eq!(page.total("trapezoid_credential_batches_total"), 42.0);
         assert_eq!(page.total("plain"), 7.0);
         assert_eq!(page.total("none"), 0.0);
+    }
+
+    #[test]
+    fn series_of_workers_are_told_apart() {
+        let page = page(
+            "requests_total{method=\"INVITE\",worker=\"0\"} 5\n\
+             requests_total{method=\"BYE\",worker=\"0\"} 1\n\
+             requests_total{method=\"INVITE\",worker=\"10\"} 9\n\
+             requests_total{method=\"INVITE\",worker=\"2\"} 7\n\
+             requests_other{worker=\"3\"} 4\n",
+        );
+        assert_eq!(page.by_worker("requests_total"), [6.0, 7.0, 9.0]);
+        assert_eq!(page.by_worker("none"), [0.0; 0]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod crowd;
 mod holding;
 mod steps;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -364,6 +365,7 @@ impl<'a> Station<'a> {
                 directory: directory.clone(),
                 ports,
                 cpus: &cpus,
+                workers: 1,
                 groups: &groups,
                 database,
                 certificates: self.certificates(setup),
@@ -481,8 +483,13 @@ impl<'a> Station<'a> {
         Ok((child, path, request.seed))
     }
 
-    /// Starts the generator; where its report will be.
+    /// Starts the generator on its CPU; where its report will be.
     fn start_load(&self, request: &Request) -> Outcome<(Child, PathBuf)> {
+        self.start_load_on(&[self.cpus.other], request)
+    }
+
+    /// Starts the generator on some CPUs; where its report will be.
+    fn start_load_on(&self, cpus: &[usize], request: &Request) -> Outcome<(Child, PathBuf)> {
         let directory = self.directory("load");
         std::fs::create_dir_all(&directory).map_err(|error| Failure::failed(directory.display(), error))?;
         let path = directory.join(format!("report-{}.json", self.runs));
@@ -492,7 +499,7 @@ impl<'a> Station<'a> {
             name: "load",
             words,
             directory: &directory,
-            cpus: &[self.cpus.other],
+            cpus,
             groups: &[],
             output: Output::Log,
         })?;

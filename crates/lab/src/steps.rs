@@ -1,13 +1,18 @@
 //! What experiments in steps measure: a server of its own for each step, and its figures. Pure.
 
+mod workers;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::case::Server;
+use crate::case::{CallScenario, Server};
 use crate::cpu::{Used, ratio};
 use crate::crowd::said;
-use crate::load::{Operation, Report};
+use crate::load::{Operation, Report, Transport};
+
+pub(crate) use workers::{SPLIT_TURN_S, WORKER, split_load_s};
+pub use workers::{Part, SplitTime, Spread, shares};
 
 /// Messages that a call relays.
 const MESSAGES: f64 = 6.0;
@@ -165,6 +170,30 @@ pub enum Step {
         /// How many.
         contacts: u32,
     },
+    /// CPU for a call of a server with so many workers, and how calls spread over them.
+    Workers {
+        /// Which calls.
+        scenario: CallScenario,
+        /// How many.
+        workers: u32,
+        /// Calls a second.
+        rate: u32,
+        /// Which repetition, from 1.
+        round: u32,
+    },
+    /// The split of CPU time, beside the CPU time of the thread, and what it costs.
+    Split {
+        /// Which calls.
+        scenario: CallScenario,
+        /// Calls a second.
+        rate: u32,
+        /// Seconds of load before anything counts.
+        warm: u32,
+        /// Turns with the split off and on.
+        turns: u32,
+        /// Seconds for which it stays on after them.
+        seconds: u32,
+    },
 }
 
 impl Step {
@@ -204,21 +233,36 @@ impl Step {
             }
             Self::Ringing { server, calls, .. } => format!("ringing {} {calls} calls", server.name()),
             Self::Contacts { server, contacts } => format!("contacts {} {contacts}", server.name()),
+            Self::Workers {
+                scenario,
+                workers,
+                rate,
+                round,
+            } => {
+                let plural = if *workers == 1 { "" } else { "s" };
+                format!(
+                    "{} {rate} calls/s {workers} worker{plural} round {round}",
+                    scenario.name()
+                )
+            }
+            Self::Split { scenario, rate, .. } => format!("{} {rate} calls/s", scenario.name()),
         }
     }
 
     /// Which repetition, from 1.
     pub fn round(&self) -> u32 {
         match self {
-            Self::Attackers { round, .. } | Self::Handshakes { round, .. } | Self::Storm { round, .. } => {
-                *round
-            }
+            Self::Attackers { round, .. }
+            | Self::Handshakes { round, .. }
+            | Self::Storm { round, .. }
+            | Self::Workers { round, .. } => *round,
             Self::Memory { .. }
             | Self::Messages { .. }
             | Self::InMemory
             | Self::Transactions { .. }
             | Self::Ringing { .. }
-            | Self::Contacts { .. } => 1,
+            | Self::Contacts { .. }
+            | Self::Split { .. } => 1,
         }
     }
 
@@ -233,7 +277,9 @@ impl Step {
             | Self::Storm { .. }
             | Self::Transactions { .. }
             | Self::Ringing { .. }
-            | Self::Contacts { .. } => Some(Key::P256),
+            | Self::Contacts { .. }
+            | Self::Workers { .. }
+            | Self::Split { .. } => Some(Key::P256),
         }
     }
 
@@ -246,7 +292,11 @@ impl Step {
             Self::Transactions { server, .. }
             | Self::Ringing { server, .. }
             | Self::Contacts { server, .. } => *server,
-            Self::Messages { .. } | Self::Attackers { .. } | Self::InMemory => Server::Trapezoid,
+            Self::Messages { .. }
+            | Self::Attackers { .. }
+            | Self::InMemory
+            | Self::Workers { .. }
+            | Self::Split { .. } => Server::Trapezoid,
         }
     }
 
@@ -257,12 +307,30 @@ impl Step {
             Self::Handshakes { key: None, .. }
             | Self::Transactions { .. }
             | Self::Ringing { .. }
-            | Self::Contacts { .. } => Kind::Tcp,
+            | Self::Contacts { .. }
+            | Self::Workers { .. }
+            | Self::Split { .. } => Kind::Tcp,
             Self::Messages { .. }
             | Self::Attackers { .. }
             | Self::InMemory
             | Self::Handshakes { .. }
             | Self::Storm { .. } => Kind::Tls13,
+        }
+    }
+
+    /// Whether there must be certificates.
+    pub fn needs_certificates(&self) -> bool {
+        match self {
+            Self::Transactions { .. } | Self::Ringing { .. } | Self::Contacts { .. } => false,
+            Self::Workers { scenario, .. } | Self::Split { scenario, .. } => {
+                scenario.case().transport == Transport::Tls
+            }
+            Self::Memory { .. }
+            | Self::Messages { .. }
+            | Self::Attackers { .. }
+            | Self::InMemory
+            | Self::Handshakes { .. }
+            | Self::Storm { .. } => true,
         }
     }
 }
@@ -362,6 +430,24 @@ impl Measured {
         }
     }
 
+    /// Its calls on workers, if it is a step of that.
+    pub fn spread(&self) -> Option<&Spread> {
+        if let Figures::Workers(found) = &self.figures {
+            Some(found)
+        } else {
+            None
+        }
+    }
+
+    /// What the split of CPU time says and costs, if it is a step of that.
+    pub fn split(&self) -> Option<&SplitTime> {
+        if let Figures::Split(found) = &self.figures {
+            Some(found)
+        } else {
+            None
+        }
+    }
+
     /// Its clients that came back at once, if it is a step of that.
     pub fn storm(&self) -> Option<&Storm> {
         if let Figures::Storm(found) = &self.figures {
@@ -390,6 +476,10 @@ pub enum Figures {
     Storm(Box<Storm>),
     /// Of [`Step::Transactions`], [`Step::Ringing`] and [`Step::Contacts`].
     Held(Box<Held>),
+    /// Of [`Step::Workers`].
+    Workers(Box<Spread>),
+    /// Of [`Step::Split`].
+    Split(Box<SplitTime>),
 }
 
 /// Bytes of what a server holds.
@@ -517,7 +607,7 @@ impl Calls {
 
     /// Part of the calls that succeeded.
     pub fn succeeded(&self) -> f64 {
-        ratio(self.load.succeeded as f64, self.load.offered as f64)
+        self.load.succeeded_part()
     }
 }
 
@@ -621,6 +711,12 @@ mod tests {
                 server: Server::Trapezoid,
                 key: None,
                 round: 2,
+            },
+            Step::Workers {
+                scenario: CallScenario::Digest,
+                workers: 2,
+                rate: 6_000,
+                round: 7,
             },
         ] {
             let text = serde_json::to_string(&step).unwrap();

@@ -37,6 +37,8 @@ pub(crate) fn of(results: &Results) -> Vec<Check> {
         "overload" => overload(results),
         "connections" => super::connections::checks::of(results),
         "memory" => super::memory::checks(results),
+        "workers" => super::workers::checks(results),
+        "split" => super::split::checks(results),
         _ => Vec::new(),
     }
 }
@@ -47,6 +49,11 @@ pub(super) fn check(name: &str, judgement: Judgement, figures: String) -> Check 
         judgement,
         figures,
     }
+}
+
+/// Of something that is counted: it decides by itself.
+pub(super) fn held(is_so: bool) -> Judgement {
+    if is_so { Judgement::Held } else { Judgement::Lost }
 }
 
 /// Something that was not measured cannot have kept its shape.

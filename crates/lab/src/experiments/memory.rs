@@ -1,12 +1,11 @@
 //! `memory`: bytes of what a server holds. Transactions that come and go, calls that ring, contacts.
 
-use super::checks::{check, unmeasured};
+use super::checks::{check, held, unmeasured};
 use super::{Scale, Session, steps};
 use crate::case::Server;
 use crate::failure::Outcome;
 use crate::report::number;
 use crate::results::{Check, Results};
-use crate::statistics::Judgement;
 use crate::steps::{Measured, Step};
 
 /// Calls a second that the goal is for.
@@ -78,10 +77,6 @@ pub(crate) fn checks(results: &Results) -> Vec<Check> {
     vec![calls(&ours), contacts(&ours), quiet(&ours)]
 }
 
-fn held(is_so: bool) -> Judgement {
-    if is_so { Judgement::Held } else { Judgement::Lost }
-}
-
 fn calls(ours: &[&Measured]) -> Check {
     const NAME: &str = "stateful calls hold at most 512 MiB, at up to 12,000 a second";
     let is_it = |one: &&&Measured| matches!(one.step, Step::Transactions { rate, .. } if rate <= RATE);
@@ -146,6 +141,7 @@ mod tests {
     use super::super::synthetic::Synthetic;
     use super::super::tests::run_with;
     use super::*;
+    use crate::statistics::Judgement;
     use crate::steps::Figures;
 
     fn seconds(scale: &Scale) -> f64 {

@@ -6,12 +6,14 @@ pub(crate) mod connections;
 pub(crate) mod memory;
 pub(crate) mod overload;
 pub(crate) mod peers;
+pub(crate) mod split;
 pub(crate) mod steps;
 #[cfg(test)]
 pub(crate) mod synthetic;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod transport;
+pub(crate) mod workers;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -51,6 +53,8 @@ pub struct Scale {
     pub repeats: u32,
     /// Rounds in which servers take turns, in `peers`.
     pub rounds: u32,
+    /// Rounds in which one worker and two take turns, in `workers`: they differ by little.
+    pub worker_rounds: u32,
     /// Only cases or settings with one of these words in their name; none: all.
     pub only: Vec<String>,
     /// Milliseconds to the database and back, where one is far away.
@@ -68,6 +72,7 @@ impl Scale {
             looks: 18,
             repeats: 3,
             rounds: 5,
+            worker_rounds: 7,
             only: Vec::new(),
             rtt_ms: 30.0,
         }
@@ -83,6 +88,7 @@ impl Scale {
             looks: 4,
             repeats: 2,
             rounds: 2,
+            worker_rounds: 2,
             only: Vec::new(),
             rtt_ms: 30.0,
         }

@@ -3,9 +3,8 @@
 
 use super::transport::{FAST, ROUNDS};
 use super::{Scale, Session, Turn};
-use crate::case::{Case, Purpose, Server, Setup, State};
+use crate::case::{CallScenario, Case, Purpose, Server, Setup};
 use crate::failure::Outcome;
-use crate::load::Transport;
 use crate::results::{Absent, Row};
 use crate::station::settle_s;
 use crate::statistics::Verdict;
@@ -31,34 +30,26 @@ impl Scenario {
         }
     }
 
+    const fn of_calls(scenario: CallScenario, rates: (f64, f64)) -> Self {
+        Self::new(scenario.name(), scenario.case(), rates)
+    }
+
     /// A server in this scenario.
     pub(crate) fn setup(&self, server: Server) -> Setup {
         Setup::of(server, self.case)
     }
 }
 
-const STATELESS: Case = Case::call(State::Stateless, false, Transport::Udp);
-const TRANSACTION: Case = Case::call(State::Transaction, false, Transport::Udp);
+const STATELESS: Case = CallScenario::Stateless.case();
+const TRANSACTION: Case = CallScenario::Transaction.case();
 
 /// All scenarios, in the order in which they are measured.
 pub(crate) const SCENARIOS: [Scenario; 7] = [
-    Scenario::new("stateless", STATELESS, (4_000.0, 100_000.0)),
-    Scenario::new("transaction", TRANSACTION, (3_000.0, 100_000.0)),
-    Scenario::new(
-        "digest",
-        Case::call(State::Transaction, true, Transport::Udp),
-        (800.0, 100_000.0),
-    ),
-    Scenario::new(
-        "tcp",
-        Case::call(State::Transaction, false, Transport::Tcp),
-        (3_000.0, 150_000.0),
-    ),
-    Scenario::new(
-        "tls",
-        Case::call(State::Transaction, false, Transport::Tls),
-        (3_000.0, 150_000.0),
-    ),
+    Scenario::of_calls(CallScenario::Stateless, (4_000.0, 100_000.0)),
+    Scenario::of_calls(CallScenario::Transaction, (3_000.0, 100_000.0)),
+    Scenario::of_calls(CallScenario::Digest, (800.0, 100_000.0)),
+    Scenario::of_calls(CallScenario::Tcp, (3_000.0, 150_000.0)),
+    Scenario::of_calls(CallScenario::Tls, (3_000.0, 150_000.0)),
     Scenario::new(
         "register-memory",
         Case::register(false, false),

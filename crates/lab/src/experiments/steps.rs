@@ -3,10 +3,17 @@
 use super::{Scale, Session};
 use crate::case::Server;
 use crate::failure::Outcome;
+use crate::load::Report;
 use crate::report::or_dash;
 use crate::results::Results;
 use crate::statistics::{Judgement, median};
-use crate::steps::{Figures, Handshake, Held, Measured, Memory, Messages, Pace, Siege, Step, Storm};
+use crate::steps::{
+    Figures, Handshake, Measured, Memory, Messages, Pace, Siege, SplitTime, Spread, Step, Storm, shares,
+    split_load_s,
+};
+
+/// Part of the calls that are completed where all of them should be.
+pub(crate) const COMPLETED: f64 = 0.99;
 
 /// Of these steps, those that are not measured yet.
 pub(crate) fn left(steps: Vec<Step>, measured: &[Measured]) -> Vec<Step> {
@@ -88,6 +95,10 @@ pub(crate) fn expected(step: &Step, pace: &Pace) -> f64 {
         Step::Contacts { contacts, .. } => {
             START + 2.0 + f64::from(contacts) / 4_500.0 + AROUND + pace.settle_s
         }
+        Step::Workers { .. } => START + 2.0 * pace.warm_s + pace.run_s + AROUND,
+        Step::Split {
+            warm, turns, seconds, ..
+        } => START + f64::from(warm) + split_load_s(turns, seconds) + AROUND,
     }
 }
 
@@ -204,8 +215,32 @@ pub(crate) fn line(measured: &Measured) -> String {
             held.most as f64 / f64::from(1 << 20),
             or_dash(held.bytes_each())
         ),
+        Figures::Workers(spread) => line_of_spread(spread),
+        Figures::Split(split) => line_of_split(split),
     };
     format!("{:<52} {figures}", measured.step.text())
+}
+
+fn line_of_spread(spread: &Spread) -> String {
+    format!(
+        "{:.1} µs for a call, requests {}",
+        spread.us(),
+        percent(&shares(&spread.requests))
+    )
+}
+
+fn line_of_split(split: &SplitTime) -> String {
+    format!(
+        "the split takes {:+.1} % of the worker's CPU, parts / thread {:.3}",
+        100.0 * (median(&split.ratios()).unwrap_or(1.0) - 1.0),
+        split.accounted()
+    )
+}
+
+/// Shares of workers in one cell: `52/48 %`.
+pub(crate) fn percent(shares: &[f64]) -> String {
+    let each: Vec<String> = shares.iter().map(|share| format!("{share:.0}")).collect();
+    format!("{} %", each.join("/"))
 }
 
 /// Bytes by which the memory of a process varies, whatever it holds: the allocator takes and gives back in pieces.
@@ -250,7 +285,9 @@ pub(crate) fn doubts(measured: &[Measured]) -> Vec<String> {
             Figures::InMemory(_) => Vec::new(),
             Figures::Handshakes(all) => all.iter().filter_map(of_handshake).collect(),
             Figures::Storm(storm) => of_storm(storm),
-            Figures::Held(held) => of_held(held),
+            Figures::Held(held) => short_of(&held.load).into_iter().collect(),
+            Figures::Workers(spread) => of_calls(&spread.load),
+            Figures::Split(split) => of_calls(&split.load),
         };
         found.extend(
             texts
@@ -325,13 +362,15 @@ fn of_handshake(one: &Handshake) -> Option<String> {
     })
 }
 
-fn of_held(held: &Held) -> Vec<String> {
-    let load = &held.load;
-    let is_short = (load.succeeded as f64) < 0.99 * load.offered as f64;
-    is_short
-        .then(|| format!("{} of {} were completed", load.succeeded, load.offered))
-        .into_iter()
-        .collect()
+/// Whether too little was completed, in words.
+fn short_of(load: &Report) -> Option<String> {
+    let is_short = (load.succeeded as f64) < COMPLETED * load.offered as f64;
+    is_short.then(|| format!("{} of {} were completed", load.succeeded, load.offered))
+}
+
+fn of_calls(load: &Report) -> Vec<String> {
+    let full = load.generator.saturated.then(|| "the generator was full".to_owned());
+    short_of(load).into_iter().chain(full).collect()
 }
 
 fn of_storm(storm: &Storm) -> Vec<String> {

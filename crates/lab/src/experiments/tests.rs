@@ -23,6 +23,8 @@ fn run_in(name: &str, session: &mut Session<'_>) -> Outcome<()> {
         "batching" => batching::run(session),
         "connections" => connections::run(session),
         "memory" => memory::run(session),
+        "workers" => workers::run(session),
+        "split" => split::run(session),
         other => panic!("no experiment {other}"),
     }
 }
@@ -345,6 +347,8 @@ fn what_was_not_measured_is_no_shape() {
         "peers",
         "connections",
         "memory",
+        "workers",
+        "split",
     ] {
         let checks = checks::of(&Results::new(name, true));
         assert!(

@@ -95,7 +95,9 @@ pub(super) fn findings(results: &Results) -> Vec<String> {
             | Step::Attackers { .. }
             | Step::InMemory
             | Step::Handshakes { .. }
-            | Step::Storm { .. } => return None,
+            | Step::Storm { .. }
+            | Step::Workers { .. }
+            | Step::Split { .. } => return None,
         };
         Some(format!("{what} {each} bytes."))
     };

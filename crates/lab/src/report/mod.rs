@@ -8,10 +8,12 @@ mod memory;
 mod model;
 mod overload;
 mod peers;
+mod split;
 #[cfg(test)]
 mod tests;
 mod transport;
 mod verdict;
+mod workers;
 
 use crate::failure::{Failure, Outcome};
 use crate::results::Results;
@@ -32,6 +34,8 @@ pub fn page(results: &Results) -> Outcome<Page> {
         "peers" => peers::page(results),
         "connections" => connections::page(results),
         "memory" => memory::page(results),
+        "workers" => workers::page(results),
+        "split" => split::page(results),
         _ => transport::page(results, paper),
     };
     page.verdict = verdict::of(results);

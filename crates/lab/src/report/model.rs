@@ -462,12 +462,14 @@ pub(crate) fn provenance(results: &Results) -> Section {
     for program in &of.programs {
         say(&program.name, program.version.clone());
     }
+    let (server, other) = (of.server_cpu, of.other_cpu);
     say(
         "CPUs",
-        format!(
-            "{} for the server, {} for everything else",
-            of.server_cpu, of.other_cpu
-        ),
+        if results.experiment == "workers" {
+            format!("{server} and {other}, which server and generator share")
+        } else {
+            format!("{server} for the server, {other} for everything else")
+        },
     );
     say(
         "quota",

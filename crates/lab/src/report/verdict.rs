@@ -16,6 +16,8 @@ pub(super) fn of(results: &Results) -> Verdict {
         "peers" => peers(results),
         "connections" => super::connections::findings(results),
         "memory" => super::memory::findings(results),
+        "workers" => super::workers::findings(results),
+        "split" => super::split::findings(results),
         _ => transport(results),
     };
     findings.extend(early_end(results));

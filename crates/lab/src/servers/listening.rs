@@ -49,7 +49,7 @@ fn trapezoid(listener: &Listener<'_>, site: &Site<'_>) -> Outcome<Child> {
     site.start("trapezoid", line, Output::Log)
 }
 
-/// One worker, all on loopback, the usual limits but one: the crowd comes from sixteen addresses, as if behind as many
+/// All on loopback, the usual limits but one: the crowd comes from sixteen addresses, as if behind as many
 /// NATs.
 fn configuration(listener: &Listener<'_>, site: &Site<'_>) -> String {
     let ports = site.ports;
@@ -70,7 +70,7 @@ fn configuration(listener: &Listener<'_>, site: &Site<'_>) -> String {
         ""
     };
     format!(
-        "[server]\nworkers = 1\ndata_dir = \"data\"\ndrain_s = 1\n\
+        "[server]\nworkers = {workers}\ndata_dir = \"data\"\ndrain_s = 1\n\
          [[listen]]\ntransport = \"tcp\"\naddress = \"127.0.0.1:{sip}\"\n\
          [[listen]]\ntransport = \"{transport}\"\naddress = \"127.0.0.1:{port}\"\n{identity}\
          [tls]\nca = {authority}\n\
@@ -80,6 +80,7 @@ fn configuration(listener: &Listener<'_>, site: &Site<'_>) -> String {
          [[route]]\nwhen = {{ method = [\"INVITE\"] }}\ndo = {{ relay = \"sip:127.0.0.1:{uas};transport=tcp\" }}\n\
          [limits]\nconnections_per_address = 0\n{buffer}\
          [admin]\nlisten = \"127.0.0.1:{admin}\"\n",
+        workers = site.workers,
         sip = ports.sip,
         transport = listener.kind.transport(),
         port = listener.port,

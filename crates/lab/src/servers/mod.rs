@@ -68,6 +68,8 @@ pub(crate) struct Site<'a> {
     pub(crate) directory: PathBuf,
     pub(crate) ports: Ports,
     pub(crate) cpus: &'a [usize],
+    /// Workers of ours. The others have one.
+    pub(crate) workers: u32,
     pub(crate) groups: &'a [PathBuf],
     /// The port of the database, or of the relay before it.
     pub(crate) database: Option<u16>,
@@ -202,6 +204,7 @@ fn with_bare_site(text: impl FnOnce(&Site<'_>) -> String) -> String {
             caller: 5090,
         },
         cpus: &[],
+        workers: 1,
         groups: &[],
         database: None,
         certificates: None,

@@ -25,7 +25,7 @@ pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
     site.start("trapezoid", line, Output::Log)
 }
 
-/// The configuration: one worker, all on loopback, no limit that the load would meet. All calls share one connection:
+/// The configuration: all on loopback, no limit that the load would meet. All calls share one connection:
 /// while its other end does something else for some milliseconds, megabytes wait.
 fn configuration(setup: &Setup, site: &Site<'_>) -> String {
     let case = &setup.case;
@@ -68,7 +68,7 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
         )
     });
     format!(
-        "[server]\nworkers = 1\ndata_dir = \"data\"\ndrain_s = 1\n\
+        "[server]\nworkers = {workers}\ndata_dir = \"data\"\ndrain_s = 1\n\
          [[listen]]\ntransport = \"{transport}\"\naddress = \"127.0.0.1:{sip}\"\n{tls}\
          [subscribers]\nurl = \"{subscribers}\"\n\
          [location]\nurl = \"{location}\"\ndurability = \"{durability}\"\n\
@@ -77,6 +77,7 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
          [[route]]\nwhen = {{ method = [\"INVITE\"] }}\ndo = {{ {action} = \"{callee}\" }}\n\
          [transport]\nwrite_buffer_bytes = 67108864\n\
          [admin]\nlisten = \"127.0.0.1:{admin}\"\ncpu_split = true\n{credentials}",
+        workers = site.workers,
         sip = ports.sip,
         admin = ports.admin,
     )
@@ -147,6 +148,7 @@ mod tests {
             "{call}"
         );
         assert!(!call.contains("[tls]"), "{call}");
+        assert!(call.starts_with("[server]\nworkers = 1\n"), "{call}");
         let secure = text(&ours(Case::call(State::Transaction, false, Transport::Tls)));
         assert!(
             secure.contains(

@@ -34,12 +34,13 @@ const GAUGES: [&str; 4] = [
     "trapezoid_parked_requests",
 ];
 
-/// A server whose memory is looked at.
+/// A server of one step, and where it is.
 #[derive(Debug)]
-struct Holder {
-    child: Child,
-    setup: Setup,
-    ports: Ports,
+pub(super) struct Holder {
+    pub(super) child: Child,
+    pub(super) setup: Setup,
+    pub(super) ports: Ports,
+    pub(super) directory: PathBuf,
 }
 
 impl Holder {
@@ -70,21 +71,32 @@ impl Holder {
 
 impl Station<'_> {
     fn holder(&self, server: Server, case: Case) -> Outcome<Holder> {
+        self.holder_on(&[self.cpus.server], Setup::of(server, case), 1)
+    }
+
+    /// Starts a server with so many workers on some CPUs, in an empty directory.
+    pub(super) fn holder_on(&self, cpus: &[usize], setup: Setup, workers: u32) -> Outcome<Holder> {
         let directory = self.directory("holder");
         fresh(&directory)?;
-        let (setup, ports) = (Setup::of(server, case), Ports::free()?);
+        let ports = Ports::free()?;
         let site = Site {
             launcher: &self.launcher,
             program: &self.program,
-            directory,
+            directory: directory.clone(),
             ports,
-            cpus: &[self.cpus.server],
+            cpus,
+            workers,
             groups: &[],
             database: None,
-            certificates: None,
+            certificates: self.certificates(&setup),
         };
         let child = servers::start(&setup, &site)?;
-        Ok(Holder { child, setup, ports })
+        Ok(Holder {
+            child,
+            setup,
+            ports,
+            directory,
+        })
     }
 
     /// Starts calls or registrations by so many users.

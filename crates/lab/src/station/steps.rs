@@ -68,11 +68,7 @@ impl Station<'_> {
     pub(super) fn make(&mut self, step: &Step, pace: &Pace) -> Outcome<Measured> {
         self.stop.check()?;
         self.leave(0);
-        let needs_certificates = !matches!(
-            step,
-            Step::Transactions { .. } | Step::Ringing { .. } | Step::Contacts { .. }
-        );
-        if needs_certificates {
+        if step.needs_certificates() {
             self.certify()?;
         }
         crate::machine::descriptors()
@@ -107,6 +103,19 @@ impl Station<'_> {
             Step::Contacts { server, contacts } => {
                 Figures::Held(Box::new(self.contacts(server, contacts, pace)?))
             }
+            Step::Workers {
+                scenario,
+                workers,
+                rate,
+                ..
+            } => Figures::Workers(Box::new(self.spread(scenario, workers, rate, pace)?)),
+            Step::Split {
+                scenario,
+                rate,
+                warm,
+                turns,
+                seconds,
+            } => Figures::Split(Box::new(self.split(scenario, (rate, warm), (turns, seconds))?)),
         };
         Ok(Measured {
             step: *step,
@@ -170,6 +179,7 @@ impl Station<'_> {
             directory: directory.to_owned(),
             ports,
             cpus: &[self.cpus.server],
+            workers: 1,
             groups: &[],
             database: None,
             certificates: None,

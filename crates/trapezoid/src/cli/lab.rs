@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Seconds of each run that is not a look for a peak.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Repetitions of peaks and of runs at equal rates; rounds of `peers`.
+    /// Repetitions of peaks and of runs at equal rates; rounds of `peers` and of `workers`.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeats: Option<u32>,
     /// Round trip to the database of `batching`, milliseconds.
@@ -74,6 +74,10 @@ enum Name {
     Connections,
     /// Bytes of transactions that come and go, of calls that ring, of registered contacts.
     Memory,
+    /// What a second worker brings, and how the calls of one source port spread over both.
+    Workers,
+    /// What the split of CPU time says, whether its parts add up, and what it costs.
+    Split,
     /// All of them.
     All,
 }
@@ -144,6 +148,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(Name::Peers) => vec![lab::Name::Peers],
         Some(Name::Connections) => vec![lab::Name::Connections],
         Some(Name::Memory) => vec![lab::Name::Memory],
+        Some(Name::Workers) => vec![lab::Name::Workers],
+        Some(Name::Split) => vec![lab::Name::Split],
         Some(Name::All) => lab::Name::ALL.to_vec(),
         None => return Err(Failure::Usage("name an experiment".to_owned())),
     };
@@ -168,6 +174,7 @@ fn scale(args: &Args) -> Scale {
     scale.run_s = args.seconds.unwrap_or(scale.run_s);
     scale.repeats = args.repeats.unwrap_or(scale.repeats);
     scale.rounds = args.repeats.unwrap_or(scale.rounds);
+    scale.worker_rounds = args.repeats.unwrap_or(scale.worker_rounds);
     scale.rtt_ms = args.rtt.unwrap_or(scale.rtt_ms);
     scale.only.clone_from(&args.only);
     scale

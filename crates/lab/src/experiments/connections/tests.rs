@@ -182,6 +182,12 @@ pub(crate) fn made_up(step: &Step) -> Measured {
             )))
         }
         Step::Contacts { .. } => Figures::Held(Box::new(held(Some(100_000.0), None))),
+        Step::Workers { workers, round, .. } => {
+            Figures::Workers(Box::new(super::super::workers::tests::made_up(workers, round)))
+        }
+        Step::Split { turns, seconds, .. } => {
+            Figures::Split(Box::new(super::super::split::tests::made_up(turns, seconds)))
+        }
     };
     Measured {
         step: *step,
@@ -263,7 +269,9 @@ fn no_server_gets_more_than_its_descriptors_carry() {
             | Step::Handshakes { .. }
             | Step::Transactions { .. }
             | Step::Ringing { .. }
-            | Step::Contacts { .. } => {}
+            | Step::Contacts { .. }
+            | Step::Workers { .. }
+            | Step::Split { .. } => {}
         }
     }
 }
@@ -440,7 +448,7 @@ fn figures_that_mean_nothing_are_named() {
             Figures::Attackers(siege) => (siege.slow.there, siege.deaf.there) = (0, 0),
             Figures::Handshakes(all) => all[0].crowd.failed = 1,
             Figures::Storm(storm) => storm.remembered -= 1,
-            Figures::InMemory(_) | Figures::Held(_) => {}
+            Figures::InMemory(_) | Figures::Held(_) | Figures::Workers(_) | Figures::Split(_) => {}
         }
     }
     let found = doubts(&results.steps);

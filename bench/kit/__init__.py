@@ -1,1 +1,0 @@
-"""What the measuring tools share: processes, servers, load, figures."""
