@@ -11,8 +11,8 @@ use crate::cpu::{Used, ratio};
 use crate::crowd::said;
 use crate::load::{Operation, Report, Transport};
 
-pub(crate) use workers::{SPLIT_TURN_S, WORKER, split_load_s};
 pub use workers::{Part, SplitTime, Spread, shares};
+pub(crate) use workers::{SPLIT_TURN_S, WORKER, split_load_s};
 
 /// Messages that a call relays.
 const MESSAGES: f64 = 6.0;

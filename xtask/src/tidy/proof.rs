@@ -23,7 +23,7 @@ pub(super) fn check(files: &[File]) -> Vec<Violation> {
         }
         for (number, line) in (1..).zip(file.text.lines()) {
             let names = |variant: &&str| line.contains(&format!("Authorized::{variant}"));
-            if VARIANTS.iter().any(|variant| names(&variant)) {
+            if VARIANTS.iter().any(names) {
                 violations.push(Violation::new(
                     format!("{}:{number}", file.path),
                     "makes an `Authorized`: only the phase authorize may (asking.rs, authorize.rs)",
@@ -53,7 +53,10 @@ mod tests {
             file(MAY[1], made),
             file(TYPE, made),
             file("xtask/src/tidy/proof.rs", made),
-            file("crates/sip-core/src/proxy/forward.rs", "authorized.is_some_and(Authorized::source_verified)"),
+            file(
+                "crates/sip-core/src/proxy/forward.rs",
+                "authorized.is_some_and(Authorized::source_verified)",
+            ),
         ];
         assert_eq!(check(&fine), []);
         let found = check(&[file("crates/sip-core/src/proxy/forward.rs", &format!("\n{made}"))]);

@@ -84,7 +84,9 @@ fn each(name: &str, splits: &[Found<'_>], figure: fn(&SplitTime) -> f64, keeps: 
     if splits.is_empty() {
         return unmeasured(name);
     }
-    let figures = splits.iter().map(|(scenario, _, split)| (scenario.name(), figure(split)));
+    let figures = splits
+        .iter()
+        .map(|(scenario, _, split)| (scenario.name(), figure(split)));
     let texts: Vec<String> = figures
         .clone()
         .map(|(scenario, figure)| format!("{figure:.3} {scenario}"))
@@ -211,10 +213,9 @@ pub(crate) mod tests {
             assert!(results.checks.iter().all(held), "{:?}", results.checks);
         }
         for quick in [true, false] {
-            for change in [
-                (|split| split.thread_s *= 1.1) as fn(&mut SplitTime),
-                |split| split.thread_s *= 0.95,
-            ] {
+            for change in [(|split| split.thread_s *= 1.1) as fn(&mut SplitTime), |split| {
+                split.thread_s *= 0.95
+            }] {
                 assert_eq!(
                     lost(quick, change),
                     ["the parts add up to 95 to 102 % of the CPU time of the worker's thread"]
@@ -229,7 +230,10 @@ pub(crate) mod tests {
             }
         });
         assert_eq!(dear.len(), 5, "{dear:?}");
-        assert_eq!(dear[0], "stateless: the split takes less than 5 % of the worker's CPU");
+        assert_eq!(
+            dear[0],
+            "stateless: the split takes less than 5 % of the worker's CPU"
+        );
         let none = checks(&Results::new("split", false));
         assert_eq!(none.len(), 3);
         assert!(none.iter().all(|check| check.judgement == Judgement::Unmeasured));

@@ -369,7 +369,10 @@ fn short_of(load: &Report) -> Option<String> {
 }
 
 fn of_calls(load: &Report) -> Vec<String> {
-    let full = load.generator.saturated.then(|| "the generator was full".to_owned());
+    let full = load
+        .generator
+        .saturated
+        .then(|| "the generator was full".to_owned());
     short_of(load).into_iter().chain(full).collect()
 }
 

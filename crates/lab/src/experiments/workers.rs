@@ -140,7 +140,11 @@ fn completed(compared: &[Compared<'_>]) -> Check {
         Judgement::of_runs(runs.iter().map(|(_, run)| run.completed() >= COMPLETED))
     };
     let gravest = kinds.iter().map(|(_, runs)| of_kind(runs)).max();
-    let text = format!("worst of {} runs: {:.2} % ({scenario})", each.len(), 100.0 * worst);
+    let text = format!(
+        "worst of {} runs: {:.2} % ({scenario})",
+        each.len(),
+        100.0 * worst
+    );
     check(NAME, gravest.unwrap_or_default(), text)
 }
 
@@ -335,14 +339,20 @@ pub(crate) mod tests {
         let pairs = all[0].pairs();
         assert_eq!(pairs.len(), 7);
         let (twice, two) = pairs[0];
-        assert!((twice - 120.2).abs() < 1e-6 && (two - 62.1).abs() < 1e-6, "{pairs:?}");
+        assert!(
+            (twice - 120.2).abs() < 1e-6 && (two - 62.1).abs() < 1e-6,
+            "{pairs:?}"
+        );
         let mut broken = made_up(2, 1);
         broken.load.succeeded = 900;
         let mut half = all[0].clone();
         half.two[0].1 = &broken;
         assert_eq!(half.pairs().len(), 6);
         let text = &results.checks[2].figures;
-        assert!(text.starts_with("60.4 µs for a call by one, 62.4 by two; gain 1.94"), "{text}");
+        assert!(
+            text.starts_with("60.4 µs for a call by one, 62.4 by two; gain 1.94"),
+            "{text}"
+        );
     }
 
     #[test]

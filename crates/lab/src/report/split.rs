@@ -89,9 +89,7 @@ fn parts(splits: &[Found<'_>]) -> Section {
             all.find(|(other, _)| *other == name)
                 .map_or(0.0, |(_, share)| share)
         };
-        let cells = splits
-            .iter()
-            .map(|(.., split)| format!("{:.1} %", share(split)));
+        let cells = splits.iter().map(|(.., split)| format!("{:.1} %", share(split)));
         table
             .rows
             .push(std::iter::once(name.to_owned()).chain(cells).collect());
@@ -141,7 +139,10 @@ mod tests {
         let page = page(&results).unwrap();
         assert_eq!(page.verdict.findings.len(), 5);
         let text = &page.verdict.findings[0];
-        assert!(text.ends_with("accounts for 99.2 % of it; the largest part is send, 60 %."), "{text}");
+        assert!(
+            text.ends_with("accounts for 99.2 % of it; the largest part is send, 60 %."),
+            "{text}"
+        );
         let costs = &page.sections[1].table;
         assert_eq!(costs.rows.len(), 5);
         assert_eq!(

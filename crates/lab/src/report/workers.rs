@@ -27,7 +27,10 @@ pub(super) fn page(results: &Results) -> Page {
 
 /// What two workers do beside one, in each round.
 fn gains(of: &Compared<'_>) -> Vec<f64> {
-    of.pairs().iter().map(|(twice, two)| ratio(*twice, *two)).collect()
+    of.pairs()
+        .iter()
+        .map(|(twice, two)| ratio(*twice, *two))
+        .collect()
 }
 
 /// The median of a figure over runs, or a dash.
@@ -49,7 +52,11 @@ fn middle_shares(runs: &[(u32, &Spread)], parts: impl Fn(&Spread) -> Vec<f64>) -
         median(&values)
     };
     let medians: Vec<f64> = (0..workers).filter_map(of_worker).collect();
-    if medians.is_empty() { dash() } else { percent(&medians) }
+    if medians.is_empty() {
+        dash()
+    } else {
+        percent(&medians)
+    }
 }
 
 fn beside(all: &[Compared<'_>]) -> Section {

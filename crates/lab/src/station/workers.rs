@@ -153,8 +153,7 @@ impl Station<'_> {
         };
         let (mut child, path) = self.call(&holder, &offer, &cpus)?;
         let (began, margin) = (Instant::now(), MARGIN_S.min(offer.duration_s / 4.0));
-        self.stop
-            .sleep_until(began + seconds(offer.warmup_s + margin))?;
+        self.stop.sleep_until(began + seconds(offer.warmup_s + margin))?;
         let page_before = page(&holder)?;
         let before = cpu::sample(holder.child.pid());
         let end = offer.warmup_s + offer.duration_s;
@@ -204,7 +203,11 @@ impl Station<'_> {
             let begins_on = turn % 2 == 1;
             let first = self.busy(&holder, &switch, begins_on)?;
             let second = self.busy(&holder, &switch, !begins_on)?;
-            let (off, on) = if begins_on { (second, first) } else { (first, second) };
+            let (off, on) = if begins_on {
+                (second, first)
+            } else {
+                (first, second)
+            };
             found.turns.push((off, on));
         }
         // From zero.

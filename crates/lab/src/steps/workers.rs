@@ -83,7 +83,10 @@ pub struct SplitTime {
 impl SplitTime {
     /// The sum of the components, beside the CPU time of the thread.
     pub fn accounted(&self) -> f64 {
-        ratio(self.parts.iter().map(|part| part.cpu_seconds).sum(), self.thread_s)
+        ratio(
+            self.parts.iter().map(|part| part.cpu_seconds).sum(),
+            self.thread_s,
+        )
     }
 
     /// Share of a CPU that the worker used with the split off.

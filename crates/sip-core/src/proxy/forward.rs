@@ -154,8 +154,7 @@ impl Engine {
             .is_some_and(super::switch::may_switch);
         let stateless =
             request.method == Method::Ack || (decision.state == StateMode::Stateless && server.is_none());
-        // If a registration's flow fails, all candidates are still to be tried, or a name is still to be
-        // resolved.
+        // If a registration's flow fails, all candidates are still to be tried, or a name to be resolved.
         let next = at.map_or(0, |at| at + 1);
         let has_more = || {
             self.next_candidate(&decision.candidates, next, ingress).is_some()
