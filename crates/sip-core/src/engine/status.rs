@@ -1,7 +1,7 @@
 //! The status of each response that this server makes: its code, its reason phrase, and the cause for the log.
 //!
-//! One place decides which status an error has: a constant for each reason to refuse a request, and a conversion for
-//! each type of error below. A rule of the configuration may reject with a status of its own.
+//! A constant for each reason of the engine to refuse a request, and a conversion for each type of error of the modules
+//! below, which names its status beside itself. A rule of the configuration may reject with a status of its own.
 
 use crate::auth::challenge::Role;
 use crate::event::RefusalCause;
