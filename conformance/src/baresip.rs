@@ -1,7 +1,7 @@
 //! baresip as a phone without a sound card, driven through its TCP control module.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -55,11 +55,27 @@ impl Baresip {
         (transport, server): (Transport, SocketAddr),
         authority: Option<&Authority>,
     ) -> Option<Self> {
+        let line = (line, scene.ip());
+        Self::start_at(scene, line, user, password, (transport, server), authority)
+    }
+
+    /// The same, at another address than the scene's.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_at(
+        scene: &Scene,
+        (line, ip): (u16, IpAddr),
+        user: &str,
+        password: &str,
+        (transport, server): (Transport, SocketAddr),
+        authority: Option<&Authority>,
+    ) -> Option<Self> {
         let baresip = tool("baresip")?;
         let dir = scene.path(user);
         std::fs::create_dir_all(&dir).expect("the phone's directory");
-        let control = scene.at(4400 + line);
-        let (ip, sip) = (scene.ip(), scene.at(5100 + 10 * line));
+        let control = SocketAddr::new(ip, 4400 + line);
+        let sip = SocketAddr::new(ip, 5100 + 10 * line);
         let (low, high) = (30_000 + 100 * line, 30_099 + 100 * line);
         let config = format!(
             "poll_method epoll\nsip_listen {sip}\nnet_interface {ip}\ncall_max_calls 4\n\

@@ -19,6 +19,7 @@ mod groups;
 mod harness;
 mod interworking;
 mod logs;
+mod nat;
 mod neighbours;
 mod next_hop;
 mod phones;

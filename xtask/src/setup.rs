@@ -76,6 +76,11 @@ const FOR_TESTS: &[Package] = &[
         reason: "a network for a server on the built-in configuration",
     },
     Package {
+        name: "nftables",
+        probe: Probe::Program("nft"),
+        reason: "phones behind NATs",
+    },
+    Package {
         name: "chromium",
         probe: Probe::Program("chromium"),
         reason: "a phone in a web page",

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use sip_core::config::{Listener, OwnHost};
+use sip_core::config::{Listener, Nat, OwnHost};
 use sip_core::transport::Transport;
 use sip_message::host::Host;
 
 use super::context::Context;
 use super::hosts::{canonical, host_port};
-use super::model::{Listen, ListenTransport, Settings};
+use super::model::{Listen, ListenNat, ListenTransport, Settings};
 use super::tls::{self, Service, Tls};
 
 /// Most listeners of one configuration after expansion.
@@ -68,6 +68,7 @@ pub(super) fn listeners(
             continue;
         };
         advertised(i, entry, &mut out.own_hosts, cx);
+        check_nat(i, entry, cx);
         if duplicate(i, &settings.listen, &addresses, cx) {
             continue;
         }
@@ -210,6 +211,7 @@ impl Listening {
                     address: address.to_string(),
                     advertise: None,
                     preloaded_route: false,
+                    nat: None,
                     tls: None,
                     origins: None,
                     connection: None,
@@ -269,9 +271,28 @@ impl Listening {
                 sent_by: sent_by(entry.advertise.as_deref(), name, transport, address),
                 preloaded_route: entry.preloaded_route,
                 any_page: is_websocket && entry.origins.is_none(),
+                nat: nat_of(entry),
             });
         }
         !places.is_empty()
+    }
+}
+
+fn check_nat(i: usize, entry: &Listen, cx: &mut Context<'_>) {
+    if entry.nat.is_some() && entry.transport != ListenTransport::Udp {
+        let what = format!(
+            "{} has connections, which need no NAT setting",
+            entry.transport.name()
+        );
+        cx.problem(&format!("listen[{i}].nat"), what, "remove it");
+    }
+}
+
+fn nat_of(entry: &Listen) -> Nat {
+    match entry.nat.unwrap_or_default() {
+        ListenNat::Auto => Nat::Auto,
+        ListenNat::Always => Nat::Always,
+        ListenNat::Never => Nat::Never,
     }
 }
 

@@ -113,6 +113,12 @@ pub(crate) struct Listen {
     /// others, and without this, they are refused with 403.
     #[serde(default)]
     pub preloaded_route: bool,
+    /// For `udp`: whether user agents behind a NAT are reached in their dialogs where their requests came from, and not at
+    /// their Contact. `auto`: those whose Contact shows it; `always`: all; `never`: none. Peers in `trust.peers`, in groups and
+    /// in a rule's `source` never are.
+    #[serde(default)]
+    #[schemars(extend("x-default" = "`auto`"))]
+    pub nat: Option<ListenNat>,
     #[serde(default)]
     pub tls: Option<ListenTls>,
     /// For `ws` and `wss`: the origins whose pages may connect, as `https://phone.example.com`; `[]`: no page
@@ -126,6 +132,16 @@ pub(crate) struct Listen {
     #[serde(default)]
     #[schemars(extend("x-default" = "`per-peer`"))]
     pub connection: Option<Connection>,
+}
+
+/// How user agents behind a NAT are recognized.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ListenNat {
+    #[default]
+    Auto,
+    Always,
+    Never,
 }
 
 /// Transports.

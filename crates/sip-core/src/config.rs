@@ -144,6 +144,20 @@ pub struct Listener {
     /// Whether web pages of any origin may open a WebSocket here. If so, the browser's address says nothing
     /// about the page.
     pub any_page: bool,
+    /// How user agents behind a NAT are recognized that come here by UDP.
+    pub nat: Nat,
+}
+
+/// How user agents behind a NAT are recognized ([`crate::proxy`], `nat`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nat {
+    /// By their Contact, which is not where their requests come from.
+    #[default]
+    Auto,
+    /// Each user agent is taken for one.
+    Always,
+    /// None is.
+    Never,
 }
 
 /// A host (and port) that means this server.

@@ -15,6 +15,7 @@ mod forking;
 mod forks;
 mod forwarding;
 mod groups;
+mod nat;
 mod proxy;
 mod redirect;
 mod refusals;

@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use sip_message::Uri;
 
@@ -99,6 +100,10 @@ impl Binding {
             contact: &self.contact,
             instance: &self.instance,
             reg_id: self.reg_id,
+            device: Some(Device {
+                call_id: &self.call_id,
+                source: self.received.remote.ip(),
+            }),
         }
     }
 
@@ -121,16 +126,50 @@ pub(crate) struct Identity<'a> {
     pub(crate) contact: &'a [u8],
     pub(crate) instance: &'a [u8],
     pub(crate) reg_id: u32,
+    /// The user agent as far as its REGISTER shows it; `None`: of any.
+    pub(crate) device: Option<Device<'a>>,
+}
+
+/// What tells apart two user agents without instances that have one Contact, each behind a NAT of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Device<'a> {
+    /// Call-ID of the REGISTER. A user agent keeps it until it is started anew (RFC 3261 §10.2).
+    pub(crate) call_id: &'a [u8],
+    /// Source address of the REGISTER. Its port is left out: a NAT changes it when its mapping has ended.
+    pub(crate) source: IpAddr,
+}
+
+impl Device<'_> {
+    /// Whether these are two user agents: neither Call-ID nor source address is that of the other.
+    fn differs(self, other: Device<'_>) -> bool {
+        self.call_id != other.call_id
+            && self.source != other.source
+            && self.source.to_canonical() != other.source.to_canonical()
+    }
 }
 
 impl Identity<'_> {
     /// Whether both identify one binding: by instance and reg-id if both have them (RFC 5626 §6), else by URI
-    /// (RFC 3261 §10.3 step 7, §19.1.4). `is_uri` compares the URIs, and is called if their texts differ.
+    /// (RFC 3261 §10.3 step 7, §19.1.4), unless instance or device shows two user agents. `is_uri` compares the
+    /// URIs, and is called if their texts differ.
     pub(crate) fn is(self, other: Identity<'_>, is_uri: impl FnOnce() -> bool) -> bool {
         if self.reg_id != 0 && other.reg_id != 0 {
             return self.reg_id == other.reg_id && self.instance == other.instance;
         }
-        self.contact == other.contact || is_uri()
+        let same_uri = self.contact == other.contact || is_uri();
+        same_uri && !self.is_of_another(other)
+    }
+
+    /// Whether both are of two user agents. Where both have an instance, it decides.
+    fn is_of_another(self, other: Identity<'_>) -> bool {
+        let (Some(one), Some(two)) = (self.device, other.device) else {
+            return false;
+        };
+        let differs = one.differs(two);
+        match self.instance.is_empty() || other.instance.is_empty() {
+            true => differs,
+            false => differs && self.instance != other.instance,
+        }
     }
 }
 

@@ -44,6 +44,7 @@ impl AorRecord {
                 contact,
                 instance: &[],
                 reg_id: 0,
+                device: None,
             };
             named.is(binding.identity(), || {
                 match (&uri, Uri::parse(&binding.contact)) {

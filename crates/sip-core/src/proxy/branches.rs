@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use sip_message::{Message, Method, SipUri, Uri};
 
 use super::allowed::denied;
-use super::flow_token::flow_of_contact;
+use super::flow_token::RouteFlow;
 use super::forward::{Branch, by_tls, write_request_uri};
 use super::hop::{Hop, first_hop};
 use super::switch::may_switch as may_leave_by_tcp;
@@ -21,6 +21,7 @@ use crate::engine::{Engine, FlowOnly};
 use crate::event::RefusalCause;
 use crate::resolve::Located;
 use crate::transaction::table::ServerKey;
+use crate::transport::Flow;
 
 /// The reason why a target without a usable address ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,6 +265,13 @@ impl Engine {
         }
     }
 
+    /// The flow by which later requests of the dialog reach this target.
+    fn back_to(&self, server: ServerKey, number: u8, flow: Flow, flow_only: FlowOnly) -> Option<RouteFlow> {
+        let context = self.table.live(server)?.user.context.as_ref()?;
+        let target = context.targets.get(usize::from(number))?;
+        self.flow_of_contact(&target.uri, flow, flow_only != FlowOnly::None)
+    }
+
     /// Sends the request to the next address of a target that is ready. The edits are already made.
     fn begin_candidate(&mut self, request: &Request<'_>, server: ServerKey, number: u8) {
         if self.has_all_branches(server) {
@@ -290,7 +298,6 @@ impl Engine {
         let breadth = policy.loop_mark.map(|_| target.breadth);
         let mut may_switch = false;
         let (flow_only, flow) = (target.flow_only, target.take_flow());
-        let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, flow_only != FlowOnly::None));
         let to = match flow {
             Some(flow) => Some(flow),
             None => {
@@ -309,6 +316,7 @@ impl Engine {
             self.no_address(server, number);
             return;
         };
+        let back = flow.and_then(|flow| self.back_to(server, number, flow, flow_only));
         let client = self.start_branch(
             request,
             &Branch {

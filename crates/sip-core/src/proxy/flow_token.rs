@@ -13,6 +13,8 @@
 //!   behind a NAT. The flow is tried first, and then the Contact; for a WebSocket or outbound the flow is the
 //!   only way. No connection is opened to the far end of the flow: by then another host may have that port of
 //!   the NAT.
+//! - **User agents behind a NAT that come by UDP** ([`super::nat`]): these have no connection. The address that
+//!   the token names is the only way, unless the Request-URI has become another public address.
 //! - **User agents by TLS without a certificate**: a connection opened to their Contact could not
 //!   verify them. And the shell uses a connection that it finds by an address only if the peer has
 //!   proved that address.
@@ -30,7 +32,6 @@ use crate::engine::Engine;
 use crate::engine::request::Request;
 use crate::engine::secrets::Secrets;
 use crate::id::{ConnId, ListenerId, WorkerId};
-use crate::location::codec::may_have_ob;
 use crate::transport::{Flow, Proof, Transport};
 
 /// A flow that a Route names.
@@ -87,8 +88,10 @@ impl Engine {
         let message = &request.message;
         let websocket = matches!(flow.transport, Transport::Ws | Transport::Wss);
         let contact = message.value(HeaderName::Contact);
-        let outbound = contact.is_some_and(may_have_ob);
-        if !websocket && !outbound && !flow.transport.is_reliable() {
+        // Most user agents by UDP are where their Contact says, so that it need not be parsed.
+        if flow.transport == Transport::Udp
+            && contact.is_none_or(|contact| self.needs_no_token(contact, &flow))
+        {
             return None;
         }
         // With a second Via, the sender is not the hop before us.
@@ -98,35 +101,43 @@ impl Engine {
         let contact = contact.and_then(NameAddr::parse);
         let uri = contact.and_then(|addr| addr.sip_uri());
         let only = websocket || uri.is_some_and(|uri| uri.params.has(b"ob"));
-        let by_flow = || uri.is_some_and(|uri| goes_by_flow(&uri, &flow));
+        let by_flow = || {
+            uri.is_some_and(|uri| match flow.transport.is_reliable() {
+                true => goes_by_flow(&uri, &flow),
+                false => self.is_sender_behind_nat(request, &uri),
+            })
+        };
         (only || by_flow()).then_some(RouteFlow {
             flow,
             only,
             to_initiator: true,
         })
     }
+
+    /// The flow by which requests of the dialog reach a contact again, for a request that leaves on the flow of
+    /// its registration. `only`: that flow is the only way to the contact.
+    pub(crate) fn flow_of_contact(&self, contact: &[u8], flow: Flow, only: bool) -> Option<RouteFlow> {
+        let by_flow = || {
+            let uri = sip_message::Uri::parse(contact).ok();
+            let uri = uri.as_ref().and_then(|uri| uri.sip());
+            uri.is_some_and(|uri| match flow.transport.is_reliable() {
+                true => goes_by_flow(uri, &flow),
+                false => self.is_contact_behind_nat(uri, &flow),
+            })
+        };
+        (only || by_flow()).then_some(RouteFlow {
+            flow,
+            only,
+            to_initiator: false,
+        })
+    }
 }
 
-/// The flow by which requests of the dialog reach a contact again, for a request that leaves on the flow of
-/// its registration. `only`: that flow is the only way to the contact.
-pub(crate) fn flow_of_contact(contact: &[u8], flow: Flow, only: bool) -> Option<RouteFlow> {
-    let by_flow = || {
-        let uri = sip_message::Uri::parse(contact).ok();
-        let uri = uri.as_ref().and_then(|uri| uri.sip());
-        uri.is_some_and(|uri| goes_by_flow(uri, &flow))
-    };
-    (only || by_flow()).then_some(RouteFlow {
-        flow,
-        only,
-        to_initiator: false,
-    })
-}
-
-/// Whether requests to this Contact are to be tried by the flow first. A binding does not say whether its
+/// Whether requests to this Contact are to be tried by its connection first. A binding does not say whether its
 /// peer was verified, so that the flow is tried for each binding made by TLS.
 fn goes_by_flow(uri: &SipUri<'_>, flow: &Flow) -> bool {
     let unknown = flow.transport == Transport::Tls && flow.proof == Proof::None;
-    flow.transport.is_reliable() && (unknown || is_elsewhere(uri, flow))
+    unknown || is_elsewhere(uri, flow)
 }
 
 /// Whether a Contact URI is another address than the far end of the flow.

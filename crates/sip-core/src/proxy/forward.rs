@@ -11,7 +11,7 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::branch::{OurVia, client_hash, write_via};
-use super::flow_token::{RouteFlow, flow_of_contact};
+use super::flow_token::RouteFlow;
 use crate::activity::Component;
 use crate::config::StateMode;
 use crate::engine::context::{BranchPolicy, Context, Decided, Target, TargetState};
@@ -64,16 +64,6 @@ pub(crate) struct RouteDecision<'a> {
     pub(crate) request_secure: bool,
     /// The source address of the contact's registration, if the contact is reached by that flow.
     pub(crate) from: Option<IpAddr>,
-}
-
-impl RouteDecision<'_> {
-    fn back(&self) -> Option<RouteFlow> {
-        flow_of_contact(
-            self.contact?.uri,
-            self.flow?,
-            self.flow_only == FlowOnly::Registration,
-        )
-    }
 }
 
 /// One branch that is to be sent.
@@ -189,7 +179,7 @@ impl Engine {
                 to,
                 peer: by_tls(to, &decision.peer),
                 flow_only: decision.flow_only,
-                back: decision.back(),
+                back: self.back(decision),
                 may_switch,
                 policy: decision.policy,
                 secure: decision.secure,
@@ -203,6 +193,12 @@ impl Engine {
             self.keep_context(request, (server, client), decision, next, decided);
         }
         Ok(())
+    }
+
+    /// The flow by which later requests of the dialog reach the contact that a request goes to.
+    fn back(&self, decision: &RouteDecision<'_>) -> Option<RouteFlow> {
+        let only = decision.flow_only == FlowOnly::Registration;
+        self.flow_of_contact(decision.contact?.uri, decision.flow?, only)
     }
 
     /// The decision that further branches begin from.
@@ -232,7 +228,7 @@ impl Engine {
             domain: decision.contact.map_or(0, |contact| contact.domain),
             policy: decision.policy,
             secure: decision.secure,
-            back: decision.back(),
+            back: self.back(decision),
             breadth: None,
             stateless: true,
         };

@@ -10,6 +10,7 @@ pub(crate) mod fork;
 pub(crate) mod forward;
 pub(crate) mod hop;
 pub(crate) mod mark;
+pub(crate) mod nat;
 mod peers;
 mod probe;
 pub(crate) mod record_route;

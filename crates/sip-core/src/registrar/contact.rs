@@ -6,7 +6,7 @@ use sip_message::{Host, SipUri, Uri};
 
 use super::{MALFORMED_EXPIRES_S, MAX_CONTACT, MAX_INSTANCE, NEVER_TOO_BRIEF_S, Rejection};
 use crate::config::RegistrarPolicy;
-use crate::location::{Binding, Identity};
+use crate::location::{Binding, Device, Identity};
 
 /// A Contact of a REGISTER with its granted expiration.
 #[derive(Clone, Debug)]
@@ -113,23 +113,25 @@ impl<'a> NewContact<'a> {
         self.uri.secure
     }
 
-    const fn identity(&self) -> Identity<'a> {
+    const fn identity(&self, device: Option<Device<'a>>) -> Identity<'a> {
         Identity {
             contact: self.uri_text,
             instance: self.instance,
             reg_id: self.reg_id,
+            device,
         }
     }
 
-    /// Whether this Contact names `binding`.
-    pub(super) fn names(&self, binding: &Binding) -> bool {
-        self.identity()
+    /// Whether this Contact, in a REGISTER of `device`, names `binding`.
+    pub(super) fn names(&self, binding: &Binding, device: Device<'a>) -> bool {
+        self.identity(Some(device))
             .is(binding.identity(), || self.is_uri(&binding.contact))
     }
 
-    /// Whether both name the same binding.
+    /// Whether both name the same binding, in one REGISTER.
     pub(super) fn same_binding(&self, other: &NewContact<'_>) -> bool {
-        self.identity().is(other.identity(), || self.uri == other.uri)
+        self.identity(None)
+            .is(other.identity(None), || self.uri == other.uri)
     }
 
     fn is_uri(&self, text: &[u8]) -> bool {

@@ -24,6 +24,9 @@
 //!   supports it, if an edge proxy before us does outbound (`ob` in its Path URI) or if we are the first hop.
 //!   It has no `Flow-Timer` (§5.4): without it a phone keeps its flow alive by the defaults of §4.4.1, which
 //!   differ between UDP and streams as they should.
+//! - **Equal Contacts** (step 7) are one binding, unless neither Call-ID nor source address is that of the
+//!   other: two phones behind two NATs often have one private address. A phone whose NAT gave it another port is
+//!   one, and so is a phone that was started anew. If both have `+sip.instance`, that decides.
 //! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.
 
 mod contact;
@@ -38,7 +41,7 @@ use sip_message::{HeaderName, Host, Message, Uri};
 use smallvec::SmallVec;
 
 use crate::config::RegistrarPolicy;
-use crate::location::{AorRecord, Binding};
+use crate::location::{AorRecord, Binding, Device};
 use crate::time::Now;
 use crate::transport::Flow;
 use contact::NewContact;
@@ -216,9 +219,17 @@ impl<'a> Registration<'a> {
             Ask::Query => true,
             Ask::RemoveAll => record.bindings.iter().all(|b| b.updated > version),
             Ask::Update(contacts) => contacts.iter().all(|contact| {
-                let found = record.bindings.iter().find(|b| contact.names(b));
+                let found = record.bindings.iter().find(|b| contact.names(b, self.device()));
                 found.map_or(contact.expires_s == 0, |b| b.updated > version)
             }),
+        }
+    }
+
+    /// The user agent, as far as the REGISTER shows it.
+    fn device(&self) -> Device<'a> {
+        Device {
+            call_id: self.call_id,
+            source: self.received.remote.ip(),
         }
     }
 
@@ -250,10 +261,10 @@ impl<'a> Registration<'a> {
         max_contacts: usize,
         lost: &mut dyn FnMut(Binding),
     ) -> Result<Effect, Rejection> {
-        let now = self.now.unix_s();
+        let (now, device) = (self.now.unix_s(), self.device());
         let mut repeated: SmallVec<[bool; 2]> = SmallVec::with_capacity(contacts.len());
         for contact in contacts {
-            let old = record.live(now).find(|b| contact.names(b));
+            let old = record.live(now).find(|b| contact.names(b, device));
             // The REGISTER is a late copy, from before the REGISTER that removed this binding.
             if contact.expires_s > 0 && old.is_none() && self.is_behind_removal(record, contact) {
                 return Err(Rejection::OutOfOrder);
@@ -282,7 +293,7 @@ impl<'a> Registration<'a> {
             if repeated {
                 continue;
             }
-            let at = record.bindings.iter().position(|b| contact.names(b));
+            let at = record.bindings.iter().position(|b| contact.names(b, device));
             changed |= at.is_some() || contact.expires_s > 0;
             let mut place = None;
             if let Some(at) = at {
@@ -350,7 +361,7 @@ impl<'a> Registration<'a> {
     }
 
     fn is_behind_removal(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {
-        let names = |b: &Binding| contact.names(b);
+        let names = |b: &Binding| contact.names(b, self.device());
         record
             .recent
             .is_behind_removal(self.call_id, self.cseq, self.now.unix_s(), names)
@@ -360,7 +371,7 @@ impl<'a> Registration<'a> {
     fn count_after(&self, record: &AorRecord, contacts: &[NewContact<'a>]) -> usize {
         let kept = record
             .live(self.now.unix_s())
-            .filter(|b| !contacts.iter().any(|c| c.names(b)))
+            .filter(|b| !contacts.iter().any(|c| c.names(b, self.device())))
             .count();
         // Of contacts that name the same binding the last one counts.
         let new = contacts.iter().enumerate().filter(|(i, c)| {

@@ -112,7 +112,9 @@ impl Engine {
         if let Some(next) = &plan.position.next_route {
             return self.follow_route(request, progress, plan, next);
         }
-        if let Some(route) = plan.position.flow {
+        if let Some(route) = plan.position.flow
+            && !has_moved(request, &route)
+        {
             return self.follow_flow(request, progress, plan, route);
         }
         if plan.position.in_dialog {
@@ -424,4 +426,10 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether the user agent that a token leads to has moved to another public address since (RFC 3261 §12.2).
+fn has_moved(request: &Request<'_>, route: &RouteFlow) -> bool {
+    let moved = |uri| Engine::leads_past_nat(uri, &route.flow);
+    !route.only && request.uri.sip().is_some_and(moved)
 }

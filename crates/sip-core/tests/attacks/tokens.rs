@@ -127,3 +127,57 @@ fn a_token_from_before_a_restart_is_pinned_to_what_is_gone() {
     assert!(told.iter().all(|s| s.address() == CALLER), "{told:?}");
     assert!(told.iter().any(|s| s.first_line() == "SIP/2.0 430 Flow Failed"));
 }
+
+/// The token of a phone behind a NAT: in its own dialog it reaches the address that it names, and with any
+/// other dialog or key none.
+#[test]
+fn a_token_by_udp_leads_to_its_phone_only() {
+    const PHONE: &str = "203.0.113.7:40001";
+    let mut config = located();
+    config.routes.clear();
+    let called = |bench: &mut Bench| {
+        let register = request(
+            "REGISTER",
+            "sip:example.com",
+            "r1",
+            "Contact: <sip:bob@192.168.1.2>\n",
+        );
+        assert_eq!(bench.udp(PHONE, &register)[0].first_line(), "SIP/2.0 200 OK");
+        let sent = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
+        let invite = sent.into_iter().find(|s| s.first_line().starts_with("INVITE"));
+        let invite = invite.expect("it is called");
+        route_of_caller(
+            bench,
+            sip_core::transport::Flow::udp(PHONE.parse().unwrap()),
+            &invite,
+        )
+        .join(", ")
+    };
+    let mut bench = Bench::new(&config);
+    let route = called(&mut bench);
+    assert!(route.contains('@'), "{route}");
+    let text = |call: &str, branch: &str, route: &str| {
+        within(call, branch, route).replacen(CONTACT, "sip:bob@192.168.1.2", 1)
+    };
+    let reached = |bench: &mut Bench, text: &str| {
+        let sent = bench.udp(CALLER, text);
+        sent.iter().map(crate::common::Sent::address).collect::<Vec<_>>()
+    };
+    assert!(reached(&mut bench, &text("c1@", "b1", &route)).contains(&PHONE.to_owned()));
+    let other_call = text("c2@", "b2", &route);
+    let other_tag = text("c1@", "b3", &route).replace("tag=f1", "tag=f2");
+    let forged = {
+        let at = route.find("sip:").unwrap() + 8;
+        let other = if &route[at..=at] == "A" { "B" } else { "A" };
+        text(
+            "c1@",
+            "b4",
+            &format!("{}{other}{}", &route[..at], &route[at + 1..]),
+        )
+    };
+    for text in [other_call, other_tag, forged] {
+        let addresses = reached(&mut bench, &text);
+        assert!(!addresses.contains(&PHONE.to_owned()), "{text}");
+        assert!(addresses.iter().all(|address| address == CALLER), "{addresses:?}");
+    }
+}

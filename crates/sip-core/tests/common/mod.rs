@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::{NonceUse, Windows};
 use sip_core::config::{
-    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, OwnHost, RegistrarPolicy, Relay,
-    RelayTarget, Route, StateMode, Timers, When,
+    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, Nat, OwnHost, RegistrarPolicy,
+    Relay, RelayTarget, Route, StateMode, Timers, When,
 };
 use sip_core::endpoint::{Endpoint, Handled, Keys};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
@@ -94,6 +94,7 @@ pub fn listener(transport: Transport, address: &str) -> Listener {
         sent_by: address.as_bytes().into(),
         preloaded_route: false,
         any_page: false,
+        nat: Nat::Auto,
     }
 }
 

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use sip_core::activity::{Activity, Component};
 use sip_core::admission::{Source, SourceLists};
-use sip_core::config::{Config, Durability, Listener, RegistrarPolicy, StateMode, Timers};
+use sip_core::config::{Config, Durability, Listener, Nat, RegistrarPolicy, StateMode, Timers};
 use sip_core::endpoint::Handled;
 use sip_core::event::{Calls, Counters, Event, Gauges};
 use sip_core::id::{ConnId, ListenerId, QueryId, WorkerId};
@@ -503,6 +503,7 @@ pub fn config(workers: u16) -> Config {
         sent_by: own_ip().to_string().into_bytes().into(),
         preloaded_route: false,
         any_page: false,
+        nat: Nat::Auto,
     };
     Config {
         server_header: Box::default(),

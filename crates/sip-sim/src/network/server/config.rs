@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use sip_core::config::{
-    Abuse, Action, Algorithm, AuthPolicy, Config, Destinations, Domain, Durability, Listener, Network,
+    Abuse, Action, Algorithm, AuthPolicy, Config, Destinations, Domain, Durability, Listener, Nat, Network,
     RegistrarPolicy, Relay, RelayTarget, Route, StateMode, Timers, When,
 };
 use sip_core::dispatcher::{Distribution, Group, Local, MarkPolicy, Member};
@@ -108,6 +108,7 @@ fn listener(transport: Transport, ip: IpAddr, port: u16) -> Listener {
         sent_by: text(address.to_string()),
         preloaded_route: false,
         any_page: false,
+        nat: Nat::Auto,
     }
 }
 
