@@ -46,8 +46,12 @@ impl Desk {
 
     /// One message, and all that a turn of the worker's loop does with the endpoint for it.
     pub(crate) fn give(&mut self, text: &[u8], from_callee: bool) {
-        self.now_us += MESSAGE_US;
         let flow = if from_callee { self.callee } else { self.caller };
+        self.give_from(flow, text);
+    }
+
+    pub(crate) fn give_from(&mut self, flow: Flow, text: &[u8]) {
+        self.now_us += MESSAGE_US;
         let now = self.now();
         let handled = self.endpoint.handle_message(now, flow, text);
         assert_eq!(handled, Handled::Here);
@@ -76,6 +80,21 @@ impl Desk {
             let sent = self.endpoint.poll_transmit(&mut self.batch);
             assert!(!sent, "nothing is retransmitted here");
         }
+    }
+
+    /// Fires what is due, pings among it.
+    pub(crate) fn fire_pings(&mut self) {
+        let now = self.now();
+        self.endpoint.handle_timeout(now);
+        self.endpoint.poll_transmit(&mut self.batch);
+        black_box(self.endpoint.poll_timeout());
+    }
+
+    /// All that left last, and where to.
+    pub(crate) fn all_sent(&self) -> Vec<(Flow, Vec<u8>)> {
+        let sent = self.batch.items().iter();
+        sent.map(|item| (item.to, self.batch.message(item).to_vec()))
+            .collect()
     }
 
     /// The last message that left with the last one given; it begins with `start`.
@@ -154,6 +173,16 @@ pub(crate) fn register(number: u32, cseq: u32) -> Vec<u8> {
          Expires: 3600\r\nContent-Length: 0\r\n\r\n"
     )
     .into_bytes()
+}
+
+/// The registration of user `number`, by a phone behind a NAT, and its source.
+pub(crate) fn register_behind_nat(number: u32) -> (Flow, Vec<u8>) {
+    let text = String::from_utf8(register(number, 1)).expect("messages here are ASCII");
+    let text = text.replace("192.0.2.10:5060>", "192.168.178.20:5060>");
+    let text = text.replace(";branch", ";rport;branch");
+    let [a, b] = (number as u16).to_be_bytes();
+    let source = format!("203.0.{a}.{b}:5060");
+    (udp_flow(&source), text.into_bytes())
 }
 
 fn lines(message: &[u8]) -> impl Iterator<Item = &str> {

@@ -1,6 +1,6 @@
 //! A fixed piece of the core's work, whose instructions `cargo xtask instructions` counts.
 //!
-//! `instructions (parse|stateless|stateful|register) COUNT` does the work COUNT times, always the
+//! `instructions (parse|stateless|stateful|register|ping) COUNT` does the work COUNT times, always the
 //! same way: seeds, times and texts are fixed. What is counted is what happens inside the functions
 //! called `counted_*`; making the messages in the place of both ends is outside of them. The
 //! counter subtracts a short run from a long one, so nothing that happens once is in the figure.
@@ -11,7 +11,8 @@ mod desk;
 
 use std::hint::black_box;
 
-use sip_core::config::{Config, Durability, StateMode};
+use sip_core::config::{Config, Durability, PingKind, Pings, StateMode};
+use sip_core::transport::Flow;
 use sip_message::HeaderIndex;
 
 use crate::desk::Desk;
@@ -21,6 +22,10 @@ use crate::desk::Desk;
 const STEP_US: u64 = 100_000;
 /// Users whose registrations are refreshed in turn.
 const USERS: u32 = 100;
+/// Phones behind NATs, of which each step of pings finds one: as many steps as fit into the interval.
+const BEHIND_NAT: u32 = PING_S * 1_000 / STEP_MS;
+const PING_S: u32 = 20;
+const STEP_MS: u32 = 20;
 /// Header fields that the parser lets through.
 const MAX_HEADERS: usize = 128;
 
@@ -33,8 +38,9 @@ fn main() {
         "stateless" => calls(StateMode::Stateless, count),
         "stateful" => calls(StateMode::Transaction, count),
         "register" => register(count),
+        "ping" => ping(count),
         _ => {
-            eprintln!("usage: instructions (parse|stateless|stateful|register) COUNT");
+            eprintln!("usage: instructions (parse|stateless|stateful|register|ping) COUNT");
             std::process::exit(2);
         }
     }
@@ -59,6 +65,16 @@ counted! {
 #[inline(never)]
 fn counted_timers(desk: &mut Desk) {
     desk.fire_timers();
+}
+
+#[inline(never)]
+fn counted_pings(desk: &mut Desk) {
+    desk.fire_pings();
+}
+
+#[inline(never)]
+fn counted_ping_ok(desk: &mut Desk, flow: Flow, text: &[u8]) {
+    desk.give_from(flow, text);
 }
 
 #[inline(never)]
@@ -115,5 +131,32 @@ fn register(count: u32) {
         counted_register(&mut desk, &text, false);
         desk.sent(b"SIP/2.0 200 ");
         desk.pass(STEP_US / 100);
+    }
+}
+
+/// Pings of phones behind NATs, and their responses.
+fn ping(count: u32) {
+    let mut config = common::config();
+    config.routes.clear();
+    config.pings = Some(Pings {
+        kind: PingKind::Options,
+        every_s: PING_S,
+        lost: 3,
+        remove_lost: false,
+    });
+    let mut desk = Desk::new(&config);
+    for number in 0..BEHIND_NAT {
+        let (flow, text) = desk::register_behind_nat(number);
+        desk.give_from(flow, &text);
+    }
+    let mut pinged = 0;
+    while pinged < count {
+        desk.pass(u64::from(STEP_MS) * 1_000);
+        counted_pings(&mut desk);
+        for (flow, text) in desk.all_sent() {
+            assert!(text.starts_with(b"OPTIONS "));
+            counted_ping_ok(&mut desk, flow, &desk::response(&text, "200 OK", 1));
+            pinged += 1;
+        }
     }
 }

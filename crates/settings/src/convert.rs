@@ -4,14 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sip_core::config::{Config, Network, RegistrarPolicy, Timers};
+use sip_core::config::{Config, Network, PingKind, Pings, RegistrarPolicy, Timers};
 use sip_core::limits::Limits;
 use sip_message::host::Host;
 
 use super::context::Context;
 use super::hosts::{network, socket_address};
 use super::listeners::Listening;
-use super::model::{OnUnavailable, Settings};
+use super::model::{self, NatPing, OnUnavailable, Settings};
 use super::problems::Problems;
 use super::tree::Node;
 use super::{
@@ -108,6 +108,7 @@ fn core(
         timers: timers(settings, cx),
         limits: limits(settings, cx.machine, workers),
         registrar,
+        pings: pings(&settings.nat),
         trust: trust(settings, cx),
         trust_names: trust_names(settings, cx),
         destinations: destinations::destinations(settings, cx),
@@ -120,6 +121,20 @@ fn core(
         workers,
         node_id: 0,
     }
+}
+
+fn pings(nat: &model::Nat) -> Option<Pings> {
+    let kind = match nat.ping {
+        NatPing::Options => PingKind::Options,
+        NatPing::Crlf => PingKind::Crlf,
+        NatPing::None => return None,
+    };
+    Some(Pings {
+        kind,
+        every_s: nat.ping_s,
+        lost: nat.ping_lost,
+        remove_lost: nat.remove_lost,
+    })
 }
 
 fn timers(settings: &Settings, cx: &mut Context<'_>) -> Timers {

@@ -33,14 +33,15 @@ pub(crate) struct Settings {
     pub tls: Tls,
     pub subscribers: Subscribers,
     pub location: Location,
+    pub nat: Nat,
     /// Domains served here. Absent: the built-in domain `trapezoid` with realm `trapezoid`, default policy and
     /// `own_hosts = true`.
     #[schemars(length(max = 10_000))]
     pub domain: Vec<Domain>,
     pub credentials: Credentials,
     pub state: State,
-    /// Routing rules for new requests other than REGISTER; the first that matches wins. No match:
-    /// the registered contacts for our own domains, else 403.
+    /// Routing rules for new requests; the first that matches wins. No match: the registered contacts for our own
+    /// domains, else 403. A REGISTER for our own domains goes by no rule.
     #[schemars(length(max = 10_000))]
     pub route: Vec<Route>,
     /// Groups of next hops, to which rules relay.
@@ -206,6 +207,45 @@ impl Default for Location {
     }
 }
 
+/// Pings of registered contacts behind NATs, by UDP. They keep the ports open that the NATs opened for the phones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Nat {
+    /// What is sent: `options`: OPTIONS, to which any response shows that the phone is there; `crlf`: OPTIONS until the first
+    /// response, then empty lines, to which there is none; `none`: nothing.
+    pub ping: NatPing,
+    /// Time from one ping of a contact to the next. Many NATs close a port that was silent for 30 s.
+    #[schemars(range(min = 1, max = 3600))]
+    pub ping_s: u32,
+    /// Pings in a row without a response after which a contact that has answered before gets no more requests, until it answers
+    /// or registers again. A contact that has never answered gets requests all the same, but only this many pings after each
+    /// REGISTER, and four more at growing intervals.
+    #[schemars(range(min = 1, max = 100))]
+    pub ping_lost: u8,
+    /// Remove contacts that are lost, instead of leaving them out.
+    pub remove_lost: bool,
+}
+
+impl Default for Nat {
+    fn default() -> Self {
+        Self {
+            ping: NatPing::Options,
+            ping_s: 25,
+            ping_lost: 3,
+            remove_lost: false,
+        }
+    }
+}
+
+/// What is sent to contacts behind NATs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NatPing {
+    Options,
+    Crlf,
+    None,
+}
+
 /// When a REGISTER gets its 200.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -355,7 +395,8 @@ fn yes() -> bool {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct When {
-    /// Methods; one of them.
+    /// Methods; one of them. `"REGISTER"` makes this server an edge: a REGISTER to a domain that is not in `[[domain]]`
+    /// goes to the URI or group of `relay`, with a Path. A rule without it takes no REGISTER.
     #[schemars(length(max = 32))]
     pub method: Vec<String>,
     /// Regular expression on the Request-URI in one spelling, which is described below the table. Matched in

@@ -13,6 +13,9 @@ use super::model::{Do, ListenTransport, Route, Settings, StateMode, When};
 
 /// Most bytes of one compiled pattern.
 const MAX_PATTERN_BYTES: usize = 1024 * 1024;
+/// The method of a rule that makes this server an edge.
+const REGISTER: &str = "REGISTER";
+
 /// Most bytes of the cache for matching one pattern.
 const MAX_PATTERN_CACHE_BYTES: usize = 1024 * 1024;
 
@@ -27,6 +30,9 @@ pub(super) fn routes(settings: &Settings, cx: &mut Context<'_>) -> Vec<config::R
 fn route(i: usize, route: &Route, settings: &Settings, cx: &mut Context<'_>) -> Option<config::Route> {
     let when = when(i, &route.when, cx);
     let action = action(i, &route.r#do, settings, cx)?;
+    if let Some(j) = route.when.method.iter().position(|method| method == REGISTER) {
+        registers((i, j), route, &action, settings, cx);
+    }
     let stateless = route.state.unwrap_or(settings.state.mode) == StateMode::Stateless;
     if route.r#do.recurse && stateless {
         let what = "without state nothing is known of the request when the 3xx comes";
@@ -40,6 +46,48 @@ fn route(i: usize, route: &Route, settings: &Settings, cx: &mut Context<'_>) -> 
         state: route.state.map(state_mode),
         record_route: route.record_route,
     })
+}
+
+/// Checks a rule that names REGISTER as its method `j`: it relays to the registrar of a domain that is not served here.
+fn registers(
+    (i, j): (usize, usize),
+    route: &Route,
+    action: &Action,
+    settings: &Settings,
+    cx: &mut Context<'_>,
+) {
+    let remedy = "relay to the registrar: a URI or \"group:NAME\"";
+    match action {
+        Action::Relay(Relay {
+            target: RelayTarget::Uri(_) | RelayTarget::Group(_),
+            ..
+        })
+        | Action::Reject { .. } => {}
+        Action::Relay(_) => {
+            let target = route.r#do.relay.as_deref().unwrap_or_default();
+            let what = format!("{target:?} is no registrar, to which a REGISTER could go");
+            cx.problem(&format!("route[{i}].do.relay"), what, remedy);
+        }
+        Action::Redirect(_) => {
+            let what = "a REGISTER is not redirected";
+            cx.problem(&format!("route[{i}].do.redirect"), what, remedy);
+        }
+    }
+    if route.auth == Some(true) {
+        let what = "the registrar asks for the credentials of a REGISTER, and not this server";
+        let remedy = "remove it, or give REGISTER a rule of its own";
+        cx.problem(&format!("route[{i}].auth"), what, remedy);
+    }
+    let named = route.when.domain.as_deref().and_then(domain);
+    let is_it = |text: &str| named.is_some() && domain(text) == named;
+    let mut served = settings.domain.iter();
+    if let Some(served) =
+        served.find(|served| is_it(&served.name) || served.aliases.iter().any(|alias| is_it(alias)))
+    {
+        let what = format!("users of {} register here, as [[domain]] has it", served.name);
+        let remedy = "remove REGISTER, or that domain from [[domain]]";
+        cx.problem(&format!("route[{i}].when.method[{j}]"), what, remedy);
+    }
 }
 
 /// The core's value of the state mode.
@@ -56,7 +104,6 @@ fn when(i: usize, when: &When, cx: &mut Context<'_>) -> config::When {
         .filter_map(|(j, text)| {
             let path = format!("route[{i}].when.method[{j}]");
             match text.as_str() {
-                "REGISTER" => cx.problem(&path, "routes are not asked for REGISTER", "remove it"),
                 // RFC 3261 §16.6, §16.10: ACK and CANCEL follow their INVITE.
                 "ACK" | "CANCEL" => {
                     cx.problem(&path, format!("{text} takes the path of its INVITE"), "remove it")

@@ -10,6 +10,7 @@ use super::*;
 
 mod abuse;
 mod destinations;
+mod edge;
 mod groups;
 mod tls;
 mod warnings;
@@ -283,12 +284,12 @@ const WRONG: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "[[route]]\ndo = { reject = 403 }\n[route.when]\nuri = '^sip:(+'\nmethod = [\"REGISTER\", \"ACK\"]\n\
+        "[[route]]\ndo = { reject = 403 }\n[route.when]\nuri = '^sip:(+'\nmethod = [\"CANCEL\", \"ACK\"]\n\
          domain = \"a b\"\nsource = [\"10.0.0.0/33\"]\nheader = { \"X Y\" = \"a\", \"X.Z\" = \" a\" }\n\
          [[route]]\ndo = { reject = 403 }\nwhen = { uri = 'a{1000}{1000}' }\n",
         &[
             "f:4: route[0].when.uri: not a regular expression: repetition operator missing expression; in TOML write patterns in 'single quotes'",
-            "f:5: route[0].when.method[0]: routes are not asked for REGISTER; remove it",
+            "f:5: route[0].when.method[0]: CANCEL takes the path of its INVITE; remove it",
             "f:5: route[0].when.method[1]: ACK takes the path of its INVITE; remove it",
             "f:6: route[0].when.domain: \"a b\" is not a domain name; write it as \"example.com\"",
             "f:7: route[0].when.source[0]: \"10.0.0.0/33\" is not a network; write it as \"10.0.0.0/8\"",

@@ -183,11 +183,11 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
             None => unasked(core, rule),
             Some(true) => String::new(),
         };
-        if !why.is_empty() && is_for_all {
+        if !why.is_empty() && is_for_all && !leads_to_registrar(core, rule) {
             open_door(&name, &why, written, rule, out);
         }
         let domain = rule.when.domain.as_deref();
-        if let Some(host) = domain.filter(|host| !is_ours(core, host)) {
+        if let Some(host) = domain.filter(|host| !is_ours(core, host) && !is_behind(core, host)) {
             out.push(format!(
                 "{name}: when.domain {} is no domain of this server",
                 String::from_utf8_lossy(host)
@@ -220,6 +220,22 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
             ));
         }
     }
+}
+
+/// Whether this server is an edge before the registrar of this domain.
+fn is_behind(core: &Config, host: &[u8]) -> bool {
+    let mut rules = core.routes.iter();
+    rules.any(|rule| rule.takes_register() && rule.when.domain.as_deref() == Some(host))
+}
+
+/// Whether a rule leads where another relays REGISTER to. That registrar asks for credentials itself.
+fn leads_to_registrar(core: &Config, rule: &config::Route) -> bool {
+    let target = |rule: &config::Route| match &rule.action {
+        Action::Relay(relay) => Some(relay.target.clone()),
+        Action::Redirect(_) | Action::Reject { .. } => None,
+    };
+    let mut registrars = core.routes.iter().filter(|rule| rule.takes_register());
+    target(rule).is_some_and(|to| registrars.any(|rule| target(rule).as_ref() == Some(&to)))
 }
 
 fn open_door(name: &str, why: &str, written: &Route, rule: &config::Route, out: &mut Vec<String>) {
@@ -289,7 +305,7 @@ fn holds_in_domain(core: &Config, pattern: &str, host: &[u8]) -> bool {
 /// Whether `before` takes each request that `rule` would take, as far as conditions other than `uri` go.
 fn covers(before: &config::Route, rule: &config::Route) -> bool {
     let (first, then) = (&before.when, &rule.when);
-    let methods = first.methods.is_empty()
+    let methods = (first.methods.is_empty() && !rule.takes_register())
         || (!then.methods.is_empty() && then.methods.iter().all(|m| first.methods.contains(m)));
     let domain = first.domain.is_none() || first.domain == then.domain;
     let holds = |network: &Network| {

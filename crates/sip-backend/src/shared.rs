@@ -7,10 +7,12 @@ use std::sync::Arc;
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::{NonceUse, Windows};
 use sip_core::location::codec::{self, RecordRef};
-use sip_core::location::shard::{Shard, Swept, hash_aor, shard_of};
+use sip_core::location::reachability::{Reach, Reachability, flow_key};
+use sip_core::location::shard::{Shard, Swept, Walked, hash_aor, shard_of};
 use sip_core::location::{AorRecord, ByTransport};
 use sip_core::query::{Query, QueryKind, Secrets};
 use sip_core::shared::SharedState;
+use sip_core::transport::Flow;
 
 use crate::metrics::{Counter, Sample};
 use crate::subscribers::CredentialCache;
@@ -19,6 +21,8 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Number of shards of bindings.
 const BINDING_SHARDS: usize = if cfg!(loom) { 1 } else { 256 };
+/// Number of shards of the reachability of flows.
+const FLOW_SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Number of shards of nonce windows.
 const NONCE_SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Records read under one lock, which takes some tens of microseconds.
@@ -45,6 +49,9 @@ pub struct Shared {
     bindings: Vec<Line<Shard>>,
     /// Bytes of all bindings. Written only if that changes: a refresh usually leaves it as it was.
     location_bytes: AtomicUsize,
+    flows: Vec<Line<Reachability>>,
+    /// Number of lost flows. Written only if that changes.
+    lost_flows: AtomicUsize,
     nonces: Vec<Line<Windows>>,
     credentials: Arc<CredentialCache>,
     /// The shard that the next sweep begins with.
@@ -69,6 +76,10 @@ impl Shared {
                 .map(|_| Line(Mutex::new(Shard::starting_at(seed, started_unix_ms / 1000))))
                 .collect(),
             location_bytes: AtomicUsize::new(0),
+            flows: (0..FLOW_SHARDS)
+                .map(|_| Line(Mutex::new(Reachability::new())))
+                .collect(),
+            lost_flows: AtomicUsize::new(0),
             nonces: (0..NONCE_SHARDS)
                 .map(|_| Line(Mutex::new(Windows::new(per_shard, started_unix_ms))))
                 .collect(),
@@ -105,6 +116,26 @@ impl Shared {
                 .0
                 .lock()
                 .update(b"", |record| record.version = newest_version);
+        }
+    }
+
+    /// The reachability of a flow; `None` if it is not pinged.
+    pub fn reach(&self, flow: &Flow) -> Option<Reach> {
+        let mut reach = None;
+        self.reachability(flow, &mut |flows, key| reach = flows.reach(key));
+        reach
+    }
+
+    /// Changes a shard of flows, and updates the number of lost ones.
+    fn change_flows(&self, shard: &Line<Reachability>, f: impl FnOnce(&mut Reachability)) {
+        let mut shard = shard.0.lock();
+        let before = shard.lost();
+        f(&mut shard);
+        let after = shard.lost();
+        if after != before {
+            // Modulo the word size, so that the sum can also shrink.
+            self.lost_flows
+                .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         }
     }
 
@@ -253,6 +284,18 @@ impl Shared {
                 "Bindings that ended by time.",
                 self.swept.get(),
             ),
+            Sample::gauge(
+                "location_flows_pinged",
+                "",
+                "Addresses of contacts behind NATs that are pinged.",
+                self.flows.iter().map(|shard| shard.0.lock().len() as u64).sum(),
+            ),
+            Sample::gauge(
+                "location_flows_lost",
+                "",
+                "Of these, those that no longer answer.",
+                self.lost_flows.load(Ordering::Relaxed) as u64,
+            ),
             Sample::gauge("nonces", "", "Nonces whose counts are watched.", nonces as u64),
             Sample::counter(
                 "nonces_evicted",
@@ -279,6 +322,45 @@ impl SharedState for Shared {
     fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
         if let Some(record) = self.shard(aor).view(aor) {
             f(record);
+        }
+    }
+
+    fn parts(&self) -> u32 {
+        BINDING_SHARDS as u32
+    }
+
+    fn places(&self, part: u32) -> u32 {
+        let shard = self.bindings.get(part as usize);
+        shard.map_or(0, |shard| shard.0.lock().slots() as u32)
+    }
+
+    fn walk_bindings(
+        &self,
+        part: u32,
+        from: u32,
+        most: u32,
+        f: &mut dyn FnMut(&[u8], RecordRef<'_>),
+    ) -> Walked {
+        let shard = self.bindings.get(part as usize);
+        shard.map_or_else(Walked::default, |shard| {
+            shard.0.lock().visit(from, most.min(SLICE as u32), f)
+        })
+    }
+
+    fn reachability(&self, flow: &Flow, f: &mut dyn FnMut(&mut Reachability, u64)) {
+        let key = flow_key(self.seed, flow);
+        // Any bits will do; the table of a shard takes the low ones and the seven highest.
+        let shard = &self.flows[(key >> 32) as usize % FLOW_SHARDS];
+        self.change_flows(shard, |flows| f(flows, key));
+    }
+
+    fn has_lost_flows(&self) -> bool {
+        self.lost_flows.load(Ordering::Relaxed) > 0
+    }
+
+    fn forget_flows(&self, part: u32, before_unix_s: u64) {
+        if let Some(shard) = self.flows.get(part as usize) {
+            self.change_flows(shard, |flows| flows.forget(before_unix_s));
         }
     }
 

@@ -35,6 +35,8 @@ pub struct Config {
     pub limits: Limits,
     /// The registrar's policy.
     pub registrar: RegistrarPolicy,
+    /// Pings of phones behind NATs; `None`: there are none.
+    pub pings: Option<Pings>,
     /// Sources whose asserted identities are believed.
     pub trust: Vec<Network>,
     /// SIP domains, lower case, that are trusted if the peer's certificate proves them. The shell compares
@@ -242,10 +244,18 @@ pub struct Route {
     pub record_route: bool,
 }
 
+impl Route {
+    /// Whether the rule is for REGISTER: it names that method. Such a rule relays to a next hop or a group, or
+    /// rejects.
+    pub fn takes_register(&self) -> bool {
+        self.when.methods.iter().any(|method| **method == *b"REGISTER")
+    }
+}
+
 /// Conditions of a rule; an empty list or `None` holds for everything.
 #[derive(Clone, Debug, Default)]
 pub struct When {
-    /// Methods, upper case.
+    /// Methods, upper case. Empty: all but REGISTER.
     pub methods: Vec<Box<[u8]>>,
     /// Pattern on the Request-URI in one spelling: scheme and host in lower case, the user without escapes, and a
     /// number without separators.
@@ -376,6 +386,29 @@ pub enum Durability {
     Async,
     /// At once; nothing is written.
     Memory,
+}
+
+/// Pings of registered contacts behind NATs ([`crate::proxy`]'s `ping`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pings {
+    /// The datagram that is sent.
+    pub kind: PingKind,
+    /// Seconds from one ping of a contact to the next; at least 1.
+    pub every_s: u32,
+    /// Pings in a row without a response after which a contact that has answered before is lost. One that has never answered
+    /// gets this many pings after each REGISTER, and four more at growing intervals.
+    pub lost: u8,
+    /// Whether lost contacts are removed.
+    pub remove_lost: bool,
+}
+
+/// The datagram of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PingKind {
+    /// OPTIONS.
+    Options,
+    /// An empty line, to contacts that have answered an OPTIONS.
+    Crlf,
 }
 
 /// A network: address and prefix length.

@@ -204,9 +204,19 @@ counters! {
     /// REGISTER requests, by outcome.
     registrations => "registrations" { "result=\"accepted\"" };
     /// REGISTER requests, by outcome.
+    registrations_relayed => "registrations" { "result=\"relayed\"" };
+    /// REGISTER requests, by outcome.
     registrations_refused => "registrations" { "result=\"refused\"" };
     /// REGISTER requests, by outcome.
     registrations_failed => "registrations" { "result=\"store-failed\"" };
+    /// Relayed REGISTER requests that got 2xx, by whether their bindings are kept here.
+    relayed_kept => "relayed_registrations" { "result=\"kept\"" };
+    /// Relayed REGISTER requests that got 2xx, by whether their bindings are kept here.
+    relayed_not_kept => "relayed_registrations" { "result=\"not-kept\"" };
+    /// Requests refused for the path token in their Route, by reason.
+    path_tokens_forged => "path_tokens_refused" { "reason=\"forged\"" };
+    /// Requests refused for the path token in their Route, by reason.
+    path_tokens_foreign => "path_tokens_refused" { "reason=\"foreign\"" };
     /// Transactions begun, by side.
     transactions_server => "transactions" { "side=\"server\"" };
     /// Transactions begun, by side.
@@ -259,6 +269,16 @@ counters! {
     contacts_unproved => "contacts_refused" { "reason=\"source-not-proved\"" };
     /// REGISTER requests refused for their contacts, by reason.
     contacts_too_new => "contacts_refused" { "reason=\"new-addresses\"" };
+    /// Pings of contacts behind NATs.
+    pings_sent => "pings_sent" {};
+    /// Responses to pings of contacts behind NATs.
+    pings_answered => "pings_answered" {};
+    /// Contacts behind NATs that stopped answering pings.
+    contacts_lost => "contacts_lost" {};
+    /// Lost contacts that answered or registered again.
+    contacts_returned => "contacts_returned" {};
+    /// Contacts that got no request, as they no longer answer pings.
+    contacts_unreachable => "contacts_unreachable" {};
     /// Forked requests that came back unchanged and got 482 (RFC 5393 §4.2).
     loops => "loops" {};
     /// OPTIONS sent to members of groups, by outcome.
@@ -311,7 +331,7 @@ pub struct Gauges {
 /// An event for logs and call records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A REGISTER got 200.
+    /// A REGISTER got 200: here, or from the registrar that it was relayed to.
     Registered {
         /// `user@domain`.
         aor: Box<[u8]>,
@@ -445,6 +465,18 @@ pub enum Event {
         group: Box<[u8]>,
         /// URI of the member.
         member: Box<[u8]>,
+    },
+    /// A contact behind a NAT no longer answers pings.
+    ContactLost {
+        /// `user@domain`.
+        aor: Box<[u8]>,
+        /// The address behind which the phone was.
+        source: SocketAddr,
+    },
+    /// A lost contact has answered a ping, or has registered again.
+    ContactReturned {
+        /// The address behind which the phone is.
+        source: SocketAddr,
     },
     /// A next hop gave no response in time, or could not be reached.
     NextHopFailed {

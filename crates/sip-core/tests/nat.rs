@@ -32,9 +32,9 @@ fn contact(user: &str) -> String {
     format!("sip:{user}@{INSIDE}")
 }
 
-/// The user registers from there.
-fn register(b: &mut Bench, user: &str, source: &str, call_id: &str, cseq: u32) {
-    let text = from_inside(
+/// A REGISTER of the user from behind a NAT.
+fn register_text(user: &str, call_id: &str, cseq: u32) -> String {
+    from_inside(
         "REGISTER",
         "sip:example.com",
         &format!("{call_id}{cseq}"),
@@ -43,8 +43,24 @@ fn register(b: &mut Bench, user: &str, source: &str, call_id: &str, cseq: u32) {
     .replace("sip:alice@example.com", &format!("sip:{user}@example.com"))
     .replace("sip:bob@example.com", &format!("sip:{user}@example.com"))
     .replace("c1@192.0.2.10", call_id)
-    .replace("CSeq: 1 ", &format!("CSeq: {cseq} "));
-    assert_eq!(b.udp(source, &text)[0].first_line(), "SIP/2.0 200 OK");
+    .replace("CSeq: 1 ", &format!("CSeq: {cseq} "))
+}
+
+/// The user registers from there. Returns the response.
+#[track_caller]
+fn register(b: &mut Bench, user: &str, source: &str, call_id: &str, cseq: u32) -> Sent {
+    let ok = one(b.udp(source, &register_text(user, call_id, cseq)));
+    assert_eq!(ok.first_line(), "SIP/2.0 200 OK");
+    ok
+}
+
+/// The same, of a phone that goes.
+#[track_caller]
+fn unregister(b: &mut Bench, user: &str, source: &str, call_id: &str, cseq: u32) -> Sent {
+    let text = register_text(user, call_id, cseq).replace("Content-Length", "Expires: 0\r\nContent-Length");
+    let ok = one(b.udp(source, &text));
+    assert_eq!(ok.first_line(), "SIP/2.0 200 OK");
+    ok
 }
 
 fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
@@ -152,6 +168,9 @@ fn a_caller_behind_a_nat_is_known_by_its_contact() {
         // A peer that sends from one of its addresses, and is reached at another.
         (ALICE, "sip:a@198.51.100.9", true, false),
         (ALICE, "sip:a@sbc.example.net", true, false),
+        ("[2001:db8::7]:5060", "sip:a@[fd00::2]", true, true),
+        ("[2001:db8::7]:5060", "sip:a@[2001:db8::7]", true, false),
+        ("[2001:db8::7]:5062", "sip:a@[2001:db8::7]", true, true),
         // An office with several networks.
         ("10.1.2.3:5060", "sip:a@10.9.9.9", false, false),
         ("10.1.2.3:5060", "sip:a@10.9.9.9", true, true),
@@ -202,6 +221,65 @@ fn a_phone_that_moves_to_a_public_address_is_reached_there() {
     }
 }
 
+/// A private address may be that of a gateway here, too. The token leads to the phone all the same.
+#[test]
+fn a_private_contact_may_equal_an_address_of_the_configuration() {
+    let mut config = located(StateMode::Transaction);
+    let mut gateway = relay(&format!("sip:{INSIDE}"));
+    gateway.when.domain = Some(b"gateway.example"[..].into());
+    config.routes.push(gateway);
+    let mut b = Bench::new(&config);
+    register(&mut b, "bob", BOB, "r1", 1);
+    let (of_caller, of_callee) = call(&mut b, ALICE, &contact("alice"), BOB);
+    reaches(&mut b, (ALICE, true), &contact("bob"), &of_caller, BOB);
+    reaches(&mut b, (BOB, false), &contact("alice"), &of_callee, ALICE);
+}
+
+/// With `always` the source is right, whatever the Contact says.
+#[test]
+fn always_means_the_source() {
+    let mut config = located(StateMode::Transaction);
+    config.listeners[0].nat = Nat::Always;
+    let mut b = Bench::new(&config);
+    register(&mut b, "bob", BOB, "r1", 1);
+    let public = "sip:alice@198.51.100.4:5070";
+    let (_, of_callee) = call(&mut b, ALICE, public, BOB);
+    reaches(&mut b, (BOB, false), public, &of_callee, ALICE);
+}
+
+/// A phone behind another proxy is reached through that proxy.
+#[test]
+fn only_a_first_hop_gets_a_token() {
+    let mut b = Bench::new(&config());
+    let text = from_inside("INVITE", "sip:bob@example.com", "a1", &contact("alice"));
+    let text = text.replacen(
+        "Max-Forwards",
+        "Via: SIP/2.0/UDP 10.0.0.9:5060;branch=z9hG4bKfirst\r\nMax-Forwards",
+        1,
+    );
+    let invite = one(without_100(b.udp(ALICE, &text)));
+    assert!(
+        invite
+            .headers("Record-Route")
+            .iter()
+            .all(|mark| !mark.contains('@')),
+        "{}",
+        invite.text
+    );
+}
+
+/// A source that must be proved, and one that is this server, get no token: it may not be theirs.
+#[test]
+fn a_source_that_may_be_anothers_gets_no_token() {
+    let mut denied = config();
+    denied.destinations.deny = vec![Network {
+        address: [203, 0, 113, 0].into(),
+        prefix_len: 24,
+    }];
+    assert!(!has_token(&denied, ALICE, &contact("alice"), true));
+    assert!(has_token(&config(), ALICE, &contact("alice"), true));
+}
+
 /// The sources of the bindings of bob.
 fn sources(b: &Bench) -> Vec<String> {
     let mut found = vec![];
@@ -234,6 +312,97 @@ fn two_phones_with_one_private_contact_are_two() {
     assert_eq!(sources(&b), ["203.0.113.8:41112", "203.0.113.9:5060"]);
     register(&mut b, "bob", "203.0.113.50:5060", "r2", 2);
     assert_eq!(sources(&b), ["203.0.113.50:5060", "203.0.113.8:41112"]);
+}
+
+/// A phone that was started anew at another public address looks like a second one. It must not be kept out for that.
+#[test]
+fn the_earliest_of_equal_contacts_gives_way_at_the_limit() {
+    let mut config = located(StateMode::Transaction);
+    config.limits.contacts_per_aor = 2;
+    let mut b = Bench::new(&config);
+    for (n, source) in [
+        "203.0.113.1:5060",
+        "203.0.113.2:5060",
+        "203.0.113.3:5060",
+        "203.0.113.4:5060",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        b.pass(1_000);
+        register(&mut b, "bob", source, &format!("r{n}"), 1);
+    }
+    assert_eq!(sources(&b), ["203.0.113.3:5060", "203.0.113.4:5060"]);
+    // A late copy of what gave way.
+    let late = register_text("bob", "r1", 1).replace("z9hG4bKr11", "z9hG4bKlate");
+    assert_eq!(
+        one(b.udp("203.0.113.2:5060", &late)).first_line(),
+        "SIP/2.0 500 CSeq Out Of Order"
+    );
+    // Contacts with other URIs give way to none.
+    let other = register_text("bob", "r9", 1).replace(&contact("bob"), "sip:bob@192.168.1.3:5060");
+    assert_eq!(
+        one(b.udp("203.0.113.5:5060", &other)).first_line(),
+        "SIP/2.0 403 Too Many Contacts"
+    );
+}
+
+/// A public address in a Contact is that of one phone, wherever its REGISTER comes from.
+#[test]
+fn equal_public_contacts_are_one() {
+    let mut b = Bench::new(&located(StateMode::Transaction));
+    for (n, source) in ["203.0.113.1:5060", "198.51.100.1:5060"].into_iter().enumerate() {
+        let text = register_text("bob", &format!("r{n}"), 1).replace(&contact("bob"), "sip:bob@198.51.100.1");
+        assert_eq!(one(b.udp(source, &text)).first_line(), "SIP/2.0 200 OK");
+    }
+    assert_eq!(sources(&b), ["198.51.100.1:5060"]);
+}
+
+/// A phone reads the expiration of its own Contact, of which there is one.
+#[test]
+fn the_200_has_no_equal_contact_of_another_phone() {
+    let mut b = Bench::new(&located(StateMode::Transaction));
+    register(&mut b, "bob", BOB, "r1", 1);
+    b.pass(100_000);
+    let ok = register(&mut b, "bob", "203.0.113.9:5060", "r2", 1);
+    assert_eq!(ok.headers("Contact"), ["<sip:bob@192.168.1.2:5060>;expires=3600"]);
+    // The other one refreshes, and reads its own.
+    b.pass(100_000);
+    let ok = register(&mut b, "bob", BOB, "r1", 2);
+    assert_eq!(ok.headers("Contact"), ["<sip:bob@192.168.1.2:5060>;expires=3600"]);
+    assert_eq!(sources(&b), [BOB, "203.0.113.9:5060"]);
+}
+
+#[test]
+fn a_phone_unregisters_itself_and_no_other() {
+    let mut b = Bench::new(&located(StateMode::Transaction));
+    register(&mut b, "bob", BOB, "r1", 1);
+    register(&mut b, "bob", "203.0.113.9:5060", "r2", 1);
+    // A third, which is none of both.
+    unregister(&mut b, "bob", "203.0.113.77:5060", "r3", 1);
+    assert_eq!(sources(&b), [BOB, "203.0.113.9:5060"]);
+    unregister(&mut b, "bob", BOB, "r1", 2);
+    assert_eq!(sources(&b), ["203.0.113.9:5060"]);
+    // A copy of it, after its transaction, and another attempt.
+    b.pass(33_000);
+    unregister(&mut b, "bob", BOB, "r1", 2);
+    unregister(&mut b, "bob", BOB, "r1", 3);
+    assert_eq!(sources(&b), ["203.0.113.9:5060"]);
+    // The only contact of its URI can be removed by any REGISTER of the user (RFC 3261 §10.3 step 7).
+    unregister(&mut b, "bob", "203.0.113.77:5060", "r3", 2);
+    assert_eq!(sources(&b), [""; 0]);
+}
+
+/// Call-ID of the one, source of the other: the Call-ID tells which phone it is.
+#[test]
+fn a_phone_between_two_is_that_of_its_call_id() {
+    let mut b = Bench::new(&located(StateMode::Transaction));
+    register(&mut b, "bob", BOB, "r1", 1);
+    register(&mut b, "bob", "203.0.113.9:5060", "r2", 1);
+    register(&mut b, "bob", "203.0.113.9:41000", "r1", 2);
+    assert_eq!(sources(&b), ["203.0.113.9:41000", "203.0.113.9:5060"]);
+    register(&mut b, "bob", "203.0.113.9:5060", "r2", 2);
+    assert_eq!(sources(&b), ["203.0.113.9:41000", "203.0.113.9:5060"]);
 }
 
 #[test]

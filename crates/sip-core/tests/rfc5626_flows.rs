@@ -378,6 +378,21 @@ fn closed(b: &mut Bench, flow: Flow) -> Vec<Sent> {
     b.drain()
 }
 
+/// A removal by the operator ends a connection only if that leaves no registration on it.
+#[test]
+fn a_connection_is_in_use_while_a_binding_was_made_over_it() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    let [conn, other] = [4, 3].map(|slot| browser(slot).conn.unwrap());
+    let now = b.now();
+    assert!(b.endpoint.is_registered_over(now, conn));
+    assert!(!b.endpoint.is_registered_over(now, other));
+    b.shared.update_bindings(b"bob@example.com", &mut |record| {
+        assert!(record.unregister(None, now.unix_ms).is_some());
+    });
+    assert!(!b.endpoint.is_registered_over(now, conn));
+}
+
 /// No request waits for a phone with a closed connection: the caller gets its response at once, the
 /// next flow of the instance is tried, and other contacts are not kept from ringing.
 #[test]

@@ -5,8 +5,12 @@ mod affinity;
 #[path = "common/digest.rs"]
 mod agent;
 mod auth;
+#[path = "common/behind.rs"]
+mod behind;
 mod cancel;
 mod common;
+mod edge;
+mod edge_paths;
 mod flawed;
 mod fork_properties;
 mod forked_requests;
@@ -16,6 +20,7 @@ mod forks;
 mod forwarding;
 mod groups;
 mod nat;
+mod pings;
 mod proxy;
 mod redirect;
 mod refusals;

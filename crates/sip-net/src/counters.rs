@@ -111,6 +111,8 @@ net_counters! {
     /// Connections closed, by cause.
     tcp_closed_banned => "net_connections_closed" { "cause=\"banned\"" };
     /// Connections closed, by cause.
+    tcp_closed_unregistered => "net_connections_closed" { "cause=\"registration-removed\"" };
+    /// Connections closed, by cause.
     tcp_closed_memory => "net_connections_closed" { "cause=\"memory-limit\"" };
     /// TLS handshakes done, by our role and whether an earlier session goes on.
     tls_accepted_full => "net_tls_handshakes" { "role=\"server\",kind=\"full\"" };

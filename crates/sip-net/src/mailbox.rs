@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use sip_core::admission::SourceLists;
 use sip_core::config::Config;
-use sip_core::id::{QueryId, WorkerId};
+use sip_core::id::{ConnId, QueryId, WorkerId};
 use sip_core::query::QueryResult;
 use sip_core::transport::{Flow, PeerName, Transmit};
 
@@ -157,6 +157,9 @@ pub enum Control {
     Reconfigure(Arc<Config>),
     /// Use these source lists from now on; close the accepted connections of banned sources.
     SourceLists(Arc<SourceLists>),
+    /// Close this connection of the worker, unless an address-of-record has a binding made over it. Its phone learns so
+    /// that its registration was removed (RFC 5626 §4.2.1: a flow that fails is registered anew).
+    EndFlow(ConnId),
     /// Refuse new work and finish what is under way. Return together with all other workers, at the latest
     /// after this many milliseconds. All workers must get this order.
     Drain {

@@ -17,9 +17,10 @@ use rig::{
     PATIENCE, Report, Rig, accept, any_port, closed, expect, framed, listen, own_ip, read_to_end, settings,
     unless_late, write,
 };
+use sip_core::id::ConnId;
 use sip_core::transport::Transport;
 use sip_core::transport::framing::FramingFault;
-use sip_net::mailbox::Control;
+use sip_net::mailbox::{Control, Item};
 use sip_net::settings::Settings;
 use socket2::{Domain, Socket, Type};
 
@@ -56,6 +57,36 @@ fn messages_are_framed_however_they_are_cut() {
     assert_eq!((flow.transport, flow.listener.0), (Transport::Tcp, 1));
     assert_eq!(flow.remote, stream.local_addr().unwrap());
     assert!(flow.conn.is_some());
+    rig.end(Control::Stop);
+}
+
+/// A removed registration ends the connection that it had come by.
+#[test]
+fn a_connection_ends_with_its_last_registration() {
+    let rig = Rig::start(1, settings());
+    let mut stream = rig.connect();
+    write(&mut stream, &framed("ECHO x", 0));
+    expect(&mut stream, b"ECHO x");
+    let got = rig.next();
+    let Report::Message { flow, .. } = got else {
+        panic!("{got:?}")
+    };
+    let conn = flow.conn.unwrap();
+    let order = |conn| {
+        let item = Item::Control(Control::EndFlow(conn));
+        rig.hub.mailbox(conn.worker).unwrap().post(item).unwrap();
+        rig.settled();
+    };
+    // Another connection had this place before.
+    order(ConnId {
+        generation: conn.generation.wrapping_sub(1),
+        ..conn
+    });
+    write(&mut stream, &framed("ECHO y", 0));
+    expect(&mut stream, b"ECHO y");
+    order(conn);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_unregistered), 1);
     rig.end(Control::Stop);
 }
 

@@ -7,9 +7,11 @@ use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::{NonceUse, Windows};
 use sip_core::location::AorRecord;
 use sip_core::location::codec::RecordRef;
-use sip_core::location::shard::{Shard, Swept};
+use sip_core::location::reachability::{Reachability, flow_key};
+use sip_core::location::shard::{Shard, Swept, Walked};
 use sip_core::query::Secrets;
 use sip_core::shared::SharedState;
+use sip_core::transport::Flow;
 
 use crate::clock::Micros;
 
@@ -19,6 +21,7 @@ type Cached = BTreeMap<Vec<u8>, (Option<Secrets>, Micros)>;
 /// Shared state of one process.
 pub struct Cells {
     shard: Mutex<Shard>,
+    reachability: Mutex<Reachability>,
     windows: Mutex<Windows>,
     cached: Mutex<Cached>,
 }
@@ -39,6 +42,7 @@ impl Cells {
     pub fn new(hash_seed: (u64, u64), nonces: usize, started_unix_ms: u64) -> Self {
         Self {
             shard: Mutex::new(Shard::new(hash_seed)),
+            reachability: Mutex::new(Reachability::new()),
             windows: Mutex::new(Windows::new(nonces, started_unix_ms)),
             cached: Mutex::new(Cached::new()),
         }
@@ -84,6 +88,36 @@ impl SharedState for Cells {
         if let Some(view) = lock(&self.shard).view(aor) {
             f(view);
         }
+    }
+
+    fn parts(&self) -> u32 {
+        1
+    }
+
+    fn places(&self, _part: u32) -> u32 {
+        lock(&self.shard).slots() as u32
+    }
+
+    fn walk_bindings(
+        &self,
+        _part: u32,
+        from: u32,
+        most: u32,
+        f: &mut dyn FnMut(&[u8], RecordRef<'_>),
+    ) -> Walked {
+        lock(&self.shard).visit(from, most, f)
+    }
+
+    fn reachability(&self, flow: &Flow, f: &mut dyn FnMut(&mut Reachability, u64)) {
+        f(&mut lock(&self.reachability), flow_key((0, 0), flow));
+    }
+
+    fn has_lost_flows(&self) -> bool {
+        lock(&self.reachability).lost() > 0
+    }
+
+    fn forget_flows(&self, _part: u32, before_unix_s: u64) {
+        lock(&self.reachability).forget(before_unix_s);
     }
 
     fn location_bytes(&self) -> usize {

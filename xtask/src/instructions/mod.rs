@@ -72,6 +72,12 @@ const WORKS: &[Work] = &[
         long: 1_200,
         figures: &[("counted_register", "REGISTER refresh")],
     },
+    Work {
+        name: "ping",
+        short: 1_000,
+        long: 3_000,
+        figures: &[("counted_pings", "ping"), ("counted_ping_ok", "200 to a ping")],
+    },
 ];
 
 /// What glibc finds out about the processor, all of it unsaid: copies and comparisons then run in

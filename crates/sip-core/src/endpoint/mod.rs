@@ -76,6 +76,7 @@ impl Endpoint {
         let mut engine = Engine::new(config, keys, worker, shared);
         engine.start_probes();
         engine.start_locating();
+        engine.start_pings();
         Self {
             engine,
             index: HeaderIndex::new(),
@@ -219,6 +220,12 @@ impl Endpoint {
         self.engine.activity.enter(before);
     }
 
+    /// Whether an address-of-record has a binding made over this connection of this worker.
+    pub fn is_registered_over(&mut self, now: Now, conn: ConnId) -> bool {
+        self.engine.now = now;
+        self.engine.has_registration(conn)
+    }
+
     /// Notes that a request of another worker to this next hop failed ([`crate::event::Event::NextHopFailed`]).
     /// Its next response here is [`crate::event::Event::NextHopReturned`].
     pub fn handle_failed_hop(&mut self, destination: SocketAddr) {
@@ -275,6 +282,7 @@ impl Endpoint {
                 }
                 Wake::Probe(probe) => self.engine.probe(probe),
                 Wake::Locate(locate) => self.engine.locate_peer(locate),
+                Wake::Ping(epoch) => self.engine.ping_step(epoch),
             }
         }
         self.engine.activity.enter(before);
@@ -339,6 +347,7 @@ impl Endpoint {
         self.engine.reconfigure(config);
         self.engine.start_probes();
         self.engine.start_locating();
+        self.engine.start_pings();
     }
 
     /// Takes the sources that the process has banned, and those that belong to the trust domain.

@@ -31,9 +31,15 @@ impl Engine {
         Some(address_of_record(user, domain))
     }
 
-    /// Appends the live bindings of an address-of-record to the first `count` targets in `self.found`. Returns the
+    /// Appends the live bindings of an address-of-record, if asked for without those that no longer answer pings, to the first `count` targets in `self.found`. Returns the
     /// new count.
-    pub(crate) fn look_up_aor(&mut self, aor: &[u8], secure: bool, mut count: usize) -> usize {
+    pub(crate) fn look_up_aor(
+        &mut self,
+        aor: &[u8],
+        secure: bool,
+        leaves_lost: bool,
+        mut count: usize,
+    ) -> usize {
         let before = self.activity.enter(Component::Location);
         let now = self.now.unix_s();
         let room = MAX_CONTACTS.saturating_sub(count);
@@ -52,12 +58,35 @@ impl Engine {
                 count += 1;
             }
         });
+        if leaves_lost {
+            count = first + self.leave_lost(first, count);
+        }
         let domain = self.domain_of_aor(aor);
         for target in self.found.iter_mut().take(count).skip(first) {
             target.domain = domain;
         }
         self.activity.enter(before);
         count
+    }
+
+    /// Moves the contacts behind NATs that no longer answer pings behind the others of this range. Returns how many others
+    /// there are.
+    fn leave_lost(&mut self, first: usize, end: usize) -> usize {
+        if self.config.pings.is_none() || !self.shared.has_lost_flows() {
+            return end - first;
+        }
+        let mut kept = first;
+        for at in first..end {
+            let Some(target) = self.found.get(at) else { break };
+            let has_path = !target.path.is_empty();
+            if !has_path && self.is_flow_lost(&target.flow) {
+                self.counters.contacts_unreachable += 1;
+                continue;
+            }
+            self.found.swap(kept, at);
+            kept += 1;
+        }
+        kept - first
     }
 
     /// The number of the domain of an address-of-record; 0 if no domain asks for credentials.

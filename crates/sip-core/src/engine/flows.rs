@@ -137,6 +137,13 @@ impl Engine {
         self.flows.release(conn, |entry| entry.aors = aors);
     }
 
+    /// Whether any address-of-record has a binding made over this connection.
+    pub(crate) fn has_registration(&self, conn: ConnId) -> bool {
+        let entry = self.flows.entries.get(&conn_key(conn));
+        let mut aors = entry.into_iter().flat_map(|entry| entry.aors.iter());
+        aors.any(|aor| self.is_registered_over(aor, conn))
+    }
+
     /// Whether this address-of-record still has a binding made over this connection.
     fn is_registered_over(&self, aor: &[u8], conn: ConnId) -> bool {
         let now = self.now.unix_s();

@@ -12,6 +12,7 @@ pub(crate) mod destination;
 pub(crate) mod directory;
 pub(crate) mod effects;
 pub(crate) mod flows;
+pub(crate) mod pings;
 pub(crate) mod place;
 pub(crate) mod refusals;
 pub(crate) mod reply;
@@ -20,6 +21,7 @@ pub(crate) mod response_failover;
 pub(crate) mod secrets;
 pub(crate) mod seed;
 pub(crate) mod status;
+pub(crate) mod stored;
 pub(crate) mod tcp_failures;
 pub(crate) mod waiting;
 
@@ -39,7 +41,7 @@ use crate::activity::{Activity, Component};
 use crate::admission::Admission;
 use crate::affinity::worker_of;
 use crate::auth::verify::Authenticator;
-use crate::config::{Config, StateMode};
+use crate::config::{Config, Route, StateMode};
 use crate::dispatcher::Group;
 use crate::event::{Calls, Counters, Event};
 use crate::id::{ConnId, QueryId, WorkerId};
@@ -58,6 +60,7 @@ use context::Context;
 use destination::NewAddresses;
 use directory::Directory;
 use flows::Flows;
+use pings::Round;
 use place::DomainNumber;
 use refusals::Refusals;
 use response_failover::ResponseFailover;
@@ -94,6 +97,8 @@ pub(crate) enum Wake {
     Probe(Probe),
     /// A next hop of the configuration is to be looked up in name service.
     Locate(Locate),
+    /// Contacts are to be pinged, by the configuration of this epoch.
+    Ping(u16),
 }
 
 /// The next hop that is to be located.
@@ -157,6 +162,11 @@ pub(crate) enum FlowOnly {
     Registration,
     /// A Route names the flow.
     Route,
+    /// A Route that is a Path of ours names the flow.
+    Path {
+        /// Whether the flow is the only way in dialogs, too.
+        in_dialogs: bool,
+    },
 }
 
 impl FlowOnly {
@@ -165,6 +175,11 @@ impl FlowOnly {
     /// have by now.
     pub(crate) const fn holds(self, to: &Flow) -> bool {
         !matches!(self, Self::None) || to.conn.is_some()
+    }
+
+    /// Whether a Path of ours names the flow. What then becomes of the request is for the registrar to judge.
+    pub(crate) const fn is_path(self) -> bool {
+        matches!(self, Self::Path { .. })
     }
 }
 
@@ -294,6 +309,8 @@ pub(crate) struct Engine {
     pub(crate) indexes: Vec<HeaderIndex>,
     /// Whether some callers are asked for credentials.
     pub(crate) asks_callers: bool,
+    /// Whether some rule relays REGISTER: this server is an edge before another registrar.
+    pub(crate) relays_register: bool,
     /// The number of the rule that the request at hand goes by.
     pub(crate) rule_at_hand: Option<u16>,
     /// The limit of new addresses of the contacts of users.
@@ -317,6 +334,8 @@ pub(crate) struct Engine {
     pub(crate) epoch: u16,
     /// A counter that makes the branches of requests of our own differ.
     pub(crate) probes: u64,
+    /// This worker's round of pings.
+    pub(crate) round: Round,
 }
 
 /// A registered contact, copied out of the shared map.
@@ -410,8 +429,14 @@ fn holds_state(config: &Config) -> bool {
                 .routes
                 .iter()
                 .any(|r| r.state == Some(StateMode::Transaction) || r.auth == Some(true))
+            || relays_register(config)
             || config.groups.iter().any(|g| g.probe_ms.is_some())
             || config.domains.iter().any(|d| !d.auth.methods.is_empty()))
+}
+
+/// Whether some rule relays REGISTER.
+fn relays_register(config: &Config) -> bool {
+    config.routes.iter().any(Route::takes_register)
 }
 
 /// Whether credentials are wanted for some INVITE.
@@ -496,6 +521,7 @@ impl Engine {
             response_failover: ResponseFailover::default(),
             indexes: Vec::new(),
             asks_callers: asks_callers(&config),
+            relays_register: relays_register(&config),
             rule_at_hand: None,
             refusals: Refusals::default(),
             draining: false,
@@ -507,6 +533,7 @@ impl Engine {
             groups: groups(&config),
             epoch: 0,
             probes: 0,
+            round: Round::default(),
             config,
         }
     }
@@ -521,6 +548,7 @@ impl Engine {
         self.new_addresses.reconfigure(&self.config);
         self.holds_state = holds_state(&self.config);
         self.asks_callers = asks_callers(&self.config);
+        self.relays_register = relays_register(&self.config);
         self.groups = groups(&self.config);
         self.epoch = self.epoch.wrapping_add(1);
     }

@@ -18,7 +18,8 @@ pub(crate) enum Authorized {
     Exempt,
     /// The request belongs to a dialog, in which its side is not challenged.
     Dialog,
-    /// An ACK cannot be challenged, a CANCEL must not be (RFC 3261 §22.1).
+    /// An ACK cannot be challenged, a CANCEL must not be (RFC 3261 §22.1), and a REGISTER to another registrar is
+    /// challenged there.
     Unasked,
 }
 

@@ -1,7 +1,7 @@
-//! Keyed hashes: branches, marks of dialogs, loop marks, To tags, flow tokens, and choices among
+//! Keyed hashes: branches, marks of dialogs, loop marks, To tags, flow and path tokens, and choices among
 //! equals.
 //!
-//! SipHash is a pseudo-random function made for short inputs. To tags, flow tokens and loop marks are
+//! SipHash is a pseudo-random function made for short inputs. To tags, tokens and loop marks are
 //! SipHash-2-4. Table hashes, branches and dialog marks are needed for each message: SipHash-1-3 of 128 bits.
 //! docs/decisions.md has the bits that each of them takes. Fields are hashed as length and bytes, so that no
 //! two field lists encode alike.
@@ -14,6 +14,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13 as SipHasher13x128};
 
 use super::directory::host_key;
 use crate::keys::derive_siphash_key;
+use crate::transport::Flow;
 
 type Key = (u64, u64);
 
@@ -25,6 +26,8 @@ pub(crate) struct Secrets {
     tag: Key,
     dice: Key,
     flow: Key,
+    ping: Key,
+    path: Key,
     mark: Key,
     below: Key,
     /// The value of [`Secrets::mark_domain`], and its digits.
@@ -51,6 +54,8 @@ impl Secrets {
             tag: derive_siphash_key(domain_secret, "to tag"),
             dice: derive_siphash_key(domain_secret, "choice among equals"),
             flow: derive_siphash_key(domain_secret, "flow token"),
+            ping: derive_siphash_key(domain_secret, "ping"),
+            path: derive_siphash_key(domain_secret, "path token"),
             mark: derive_siphash_key(domain_secret, "mark of a dialog"),
             below: derive_siphash_key(domain_secret, "hosts below a mark"),
             mark_domain: (mark_domain, digits),
@@ -159,6 +164,22 @@ impl Secrets {
     /// The MAC of a flow token of ours (RFC 5626 §5.2), for this dialog only.
     pub(crate) fn flow_mac(&self, flow: &[u8], call_id: &[u8], caller_tag: &[u8]) -> u64 {
         hash64(self.flow, [flow, call_id, caller_tag])
+    }
+
+    /// The MAC of a ping by this flow, with this number.
+    pub(crate) fn ping_mac(&self, flow: &Flow, number: u8) -> u64 {
+        let [l1, l0] = flow.listener.0.to_be_bytes();
+        let [p1, p0] = flow.remote.port().to_be_bytes();
+        let head = [l1, l0, p1, p0, number];
+        match flow.remote.ip() {
+            core::net::IpAddr::V4(ip) => hash64(self.ping, [&head, &ip.octets()]),
+            core::net::IpAddr::V6(ip) => hash64(self.ping, [&head, &ip.octets()]),
+        }
+    }
+
+    /// The MAC of a path token of ours (RFC 5626 §5.2): of a flow, and of the registrar that may use it.
+    pub(crate) fn path_mac(&self, flow: &[u8]) -> u64 {
+        hash64(self.path, [flow])
     }
 
     /// The mark of a forked request, by which the request is recognised if it comes back unchanged (RFC 5393

@@ -73,6 +73,8 @@ impl Status<'static> {
     /// A Route that no node of ours has written leads to another host.
     pub(crate) const FOREIGN_ROUTE: Self = Self::FORBIDDEN.because(RefusalCause::ForeignRoute);
     pub(crate) const FORGED_TOKEN: Self = Self::FORBIDDEN.because(RefusalCause::ForgedToken);
+    /// A path token of ours came from another source than the registrar, or leads past the phone.
+    pub(crate) const FOREIGN_PATH: Self = Self::FORBIDDEN.because(RefusalCause::ForeignPath);
     /// The domain is none of ours.
     pub(crate) const FOREIGN_DOMAIN: Self = Self::FORBIDDEN.because(RefusalCause::ForeignDomain);
     /// The request names no domain of ours whose credentials could be asked for.

@@ -16,8 +16,11 @@ pub enum RefusalCause {
     NotOwner,
     /// A new request names a Route that is not this server's.
     ForeignRoute,
-    /// A Route of this server has a flow token that this server did not make.
+    /// A Route of this server has a flow or path token that this server did not make.
     ForgedToken,
+    /// A Route has a path token of this server, and the request comes from another source than the registrar that the
+    /// token was given to, or another Route follows.
+    ForeignPath,
     /// A request of a dialog leads to a guarded place that its mark does not name.
     GuardedPlace,
     /// The database gave no result in time.
@@ -72,6 +75,7 @@ impl RefusalCause {
             Self::NotOwner => "not-owner",
             Self::ForeignRoute => "foreign-route",
             Self::ForgedToken => "forged-token",
+            Self::ForeignPath => "foreign-path",
             Self::GuardedPlace => "guarded-place",
             Self::CredentialsUnavailable => "credentials-unavailable",
             Self::Draining => "draining",

@@ -5,10 +5,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use sip_message::Uri;
+use sip_message::{Host, Uri};
 
 use crate::id::ConnId;
 use crate::transport::Flow;
+use crate::transport::private::is_private;
 pub use recent::RecentChanges;
 pub use removal::Removal;
 pub use tally::{ByTransport, TRANSPORTS};
@@ -16,6 +17,7 @@ pub use tally::{ByTransport, TRANSPORTS};
 pub mod aor;
 pub mod codec;
 mod expiry_ring;
+pub mod reachability;
 pub(crate) mod recent;
 mod removal;
 mod rollback;
@@ -100,23 +102,51 @@ impl Binding {
             contact: &self.contact,
             instance: &self.instance,
             reg_id: self.reg_id,
-            device: Some(Device {
-                call_id: &self.call_id,
-                source: self.received.remote.ip(),
-            }),
+            device: Device::of(&self.call_id, self.received.remote.ip(), !self.path.is_empty()),
         }
+    }
+
+    /// The rank among several bindings that match a REGISTER: the lowest is meant. A binding of the same
+    /// Call-ID comes before one of the same source, and that before the one that was registered earliest.
+    fn rank(&self, call_id: &[u8], source: IpAddr) -> (bool, bool, u64) {
+        (
+            *self.call_id != *call_id,
+            self.received.remote.ip().to_canonical() != source.to_canonical(),
+            self.updated,
+        )
     }
 
     /// Whether both are the same binding, so that a REGISTER for one replaces the other (RFC 3261 §10.3 step
     /// 7).
     pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.identity().is(other.identity(), || self.has_uri_of(other))
+    }
+
+    /// Whether the Contacts of both have equal URIs (RFC 3261 §19.1.4).
+    pub(crate) fn has_uri_of(&self, other: &Self) -> bool {
         let uri = |text| Uri::parse(text).ok();
-        self.identity().is(other.identity(), || {
-            match (uri(&self.contact), uri(&other.contact)) {
+        self.contact == other.contact
+            || match (uri(&self.contact), uri(&other.contact)) {
                 (Some(Uri::Sip(one)), Some(Uri::Sip(other))) => one == other,
                 _ => false,
             }
-        })
+    }
+}
+
+/// The binding, of those that match, that a REGISTER of this Call-ID and source means ([`Binding::rank`]).
+pub(crate) fn meant<'a>(
+    mut matching: impl Iterator<Item = &'a Binding>,
+    call_id: &[u8],
+    source: IpAddr,
+) -> Option<&'a Binding> {
+    let first = matching.next()?;
+    match matching.next() {
+        // Nearly always.
+        None => Some(first),
+        Some(second) => {
+            let all = [first, second].into_iter().chain(matching);
+            all.min_by_key(|binding| binding.rank(call_id, source))
+        }
     }
 }
 
@@ -130,7 +160,7 @@ pub(crate) struct Identity<'a> {
     pub(crate) device: Option<Device<'a>>,
 }
 
-/// What tells apart two user agents without instances that have one Contact, each behind a NAT of its own.
+/// What tells apart two user agents without instances that have one private Contact, each behind a NAT of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Device<'a> {
     /// Call-ID of the REGISTER. A user agent keeps it until it is started anew (RFC 3261 §10.2).
@@ -139,12 +169,16 @@ pub(crate) struct Device<'a> {
     pub(crate) source: IpAddr,
 }
 
-impl Device<'_> {
+impl<'a> Device<'a> {
+    /// The user agent of a REGISTER. `None` if the REGISTER came with a Path: then its source is a proxy.
+    pub(crate) fn of(call_id: &'a [u8], source: IpAddr, has_path: bool) -> Option<Self> {
+        let source = source.to_canonical();
+        (!has_path).then_some(Self { call_id, source })
+    }
+
     /// Whether these are two user agents: neither Call-ID nor source address is that of the other.
     fn differs(self, other: Device<'_>) -> bool {
-        self.call_id != other.call_id
-            && self.source != other.source
-            && self.source.to_canonical() != other.source.to_canonical()
+        self.call_id != other.call_id && self.source != other.source
     }
 }
 
@@ -152,6 +186,9 @@ impl Identity<'_> {
     /// Whether both identify one binding: by instance and reg-id if both have them (RFC 5626 §6), else by URI
     /// (RFC 3261 §10.3 step 7, §19.1.4), unless instance or device shows two user agents. `is_uri` compares the
     /// URIs, and is called if their texts differ.
+    ///
+    /// By device this is no equivalence: a user agent may have the Call-ID of one and the source of another. Of
+    /// several bindings that match, [`Binding::rank`] tells which is meant.
     pub(crate) fn is(self, other: Identity<'_>, is_uri: impl FnOnce() -> bool) -> bool {
         if self.reg_id != 0 && other.reg_id != 0 {
             return self.reg_id == other.reg_id && self.instance == other.instance;
@@ -160,16 +197,30 @@ impl Identity<'_> {
         same_uri && !self.is_of_another(other)
     }
 
-    /// Whether both are of two user agents. Where both have an instance, it decides.
+    /// Whether both are of two user agents. Where both have an instance, it decides. A public address in the
+    /// Contact is that of one user agent, wherever its REGISTER comes from.
     fn is_of_another(self, other: Identity<'_>) -> bool {
         let (Some(one), Some(two)) = (self.device, other.device) else {
             return false;
         };
-        let differs = one.differs(two);
-        match self.instance.is_empty() || other.instance.is_empty() {
-            true => differs,
-            false => differs && self.instance != other.instance,
-        }
+        let has_instance = !self.instance.is_empty() && !other.instance.is_empty();
+        one.differs(two)
+            && (!has_instance || self.instance != other.instance)
+            && leads_to_private(self.contact)
+    }
+}
+
+/// Whether the host of a Contact is an address that many hosts may have, each in its own network.
+fn leads_to_private(contact: &[u8]) -> bool {
+    match Uri::parse(contact)
+        .as_ref()
+        .ok()
+        .and_then(Uri::sip)
+        .map(|uri| uri.host)
+    {
+        Some(Host::V4(ip)) => is_private(ip.into()),
+        Some(Host::V6(ip)) => is_private(ip.into()),
+        Some(Host::Name(_)) | None => false,
     }
 }
 
@@ -190,7 +241,7 @@ pub struct AorRecord {
 impl AorRecord {
     /// The bindings that have not ended, in the order in which they are to be tried
     /// (RFC 3261 §16.5: by `q`).
-    pub fn live(&self, now_unix_s: u64) -> impl Iterator<Item = &Binding> {
+    pub fn live(&self, now_unix_s: u64) -> impl Iterator<Item = &Binding> + Clone {
         self.bindings
             .iter()
             .filter(move |b| b.expires_unix_s > now_unix_s)

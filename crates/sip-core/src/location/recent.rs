@@ -80,6 +80,18 @@ impl RecentChanges {
             .any(|b| b.expires_unix_s > now_unix_s && *b.call_id == *call_id && b.cseq >= cseq && names(b))
     }
 
+    /// Whether a REGISTER with this Call-ID has removed a binding that `names` names.
+    pub(crate) fn has_removed(
+        &self,
+        call_id: &[u8],
+        now_unix_s: u64,
+        names: impl Fn(&Binding) -> bool,
+    ) -> bool {
+        self.removed
+            .iter()
+            .any(|b| b.updated > 0 && b.expires_unix_s > now_unix_s && *b.call_id == *call_id && names(b))
+    }
+
     /// The number of tombstones.
     #[cfg(test)]
     pub(crate) fn removed_bindings(&self) -> usize {

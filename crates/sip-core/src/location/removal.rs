@@ -11,6 +11,8 @@ use alloc::vec::Vec;
 use sip_message::Uri;
 
 use super::{AorRecord, Binding, Identity};
+use crate::id::ConnId;
+use crate::transport::Flow;
 
 /// Bindings that [`AorRecord::unregister`] removed.
 #[derive(Clone, Debug)]
@@ -25,6 +27,12 @@ impl Removal {
     pub fn live(&self, now_unix_s: u64) -> usize {
         let live = |binding: &&Binding| binding.expires_unix_s > now_unix_s;
         self.lost.iter().filter(live).count()
+    }
+
+    /// The connections over which phones had made them, without a proxy between.
+    pub fn flows(&self) -> impl Iterator<Item = ConnId> {
+        let direct = self.lost.iter().filter(|binding| binding.path.is_empty());
+        direct.filter_map(|binding| binding.received.conn)
     }
 
     /// The version of the record after the removal.
@@ -68,6 +76,18 @@ impl AorRecord {
             lost,
             version: self.version,
         })
+    }
+
+    /// Removes the bindings of a flow by UDP, and gives the record its next version. Returns whether there were any. There are
+    /// no tombstones: a REGISTER by that flow shows that its phone is there.
+    pub(crate) fn remove_received(&mut self, flow: &Flow, now_unix_ms: u64) -> bool {
+        let before = self.bindings.len();
+        self.bindings.retain(|binding| binding.received != *flow);
+        let is_changed = self.bindings.len() < before;
+        if is_changed {
+            self.changed(now_unix_ms);
+        }
+        is_changed
     }
 
     /// Rolls back a removal that could not be stored; later changes stand. Returns whether the record

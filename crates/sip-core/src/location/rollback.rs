@@ -11,7 +11,7 @@
 use alloc::vec::Vec;
 
 use super::recent::{REMEMBERED_S, RolledBack};
-use super::{AorRecord, Binding};
+use super::{AorRecord, Binding, meant};
 
 impl AorRecord {
     /// Rolls back the change to version `version`. `lost` are the bindings that the change replaced or
@@ -77,7 +77,7 @@ impl AorRecord {
     /// The binding as it was before the change to `version`, which found `lost`. Changes that were rolled
     /// back count as never made.
     fn before(&self, lost: &[Binding], version: u64, of: &Binding) -> Option<Binding> {
-        let (mut lost, mut version) = (lost, version);
+        let (mut lost, mut version, mut of) = (lost, version, of);
         loop {
             let is_it = |old: &&Binding| old.updated != version && old.is_same(of);
             let rolled_back = self
@@ -85,13 +85,18 @@ impl AorRecord {
                 .rolled_back
                 .iter()
                 .filter(|rolled_back| rolled_back.version < version);
-            let beneath = match lost.iter().find(is_it) {
+            let beneath = match meant(lost.iter().filter(is_it), &of.call_id, of.received.remote.ip()) {
                 Some(old) => match rolled_back
                     .clone()
                     .find(|rolled_back| rolled_back.version == old.updated)
                 {
                     None => return Some(old.clone()),
-                    made_it => made_it,
+                    made_it => {
+                        // What was before that is before this one, too, though both may share neither Call-ID
+                        // nor source.
+                        of = old;
+                        made_it
+                    }
                 },
                 // The change found no such binding: perhaps a change that was rolled back had removed it, and
                 // none that stands.
@@ -136,4 +141,38 @@ fn with_connection(mut old: Binding, newer: &Binding) -> Binding {
         old.received.conn = newer.received.conn;
     }
     old
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shard::tests::binding;
+    use super::*;
+    use alloc::vec;
+
+    /// A binding with one private Contact, of this Call-ID and source.
+    fn of(call_id: &str, source: &str, updated: u64) -> Binding {
+        let mut binding = binding("sip:bob@192.168.1.2", 1000, 2_000);
+        binding.call_id = call_id.as_bytes().into();
+        binding.received.remote = source.parse().unwrap();
+        binding.updated = updated;
+        binding
+    }
+
+    /// A phone is started anew, and then moves: the first binding and the last share neither Call-ID nor source. Both
+    /// changes are rolled back, the earlier one first.
+    #[test]
+    fn the_binding_before_two_changes_is_found_by_the_one_between() {
+        let first = of("r0", "203.0.113.1:5060", 1);
+        let anew = of("r1", "203.0.113.1:5060", 2);
+        let moved = of("r1", "203.0.113.2:5060", 3);
+        assert!(!first.is_same(&moved));
+        let mut record = AorRecord {
+            bindings: vec![moved],
+            version: 3,
+            ..AorRecord::default()
+        };
+        assert!(!record.rollback(core::slice::from_ref(&first), 2, 1_000));
+        assert!(record.rollback(core::slice::from_ref(&anew), 3, 1_000));
+        assert_eq!(record.bindings, [first]);
+    }
 }

@@ -61,6 +61,15 @@ pub struct Swept {
     pub finished: bool,
 }
 
+/// The result of one call of [`Shard::visit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Walked {
+    /// Places looked at.
+    pub looked: u32,
+    /// The place at which to go on; `None`: the shard ends here.
+    pub next: Option<u32>,
+}
+
 /// The block of one record: `varint length, address-of-record | record`
 struct Block(Box<[u8]>);
 
@@ -237,6 +246,11 @@ impl Shard {
         }
     }
 
+    /// Number of slots, those of removed records included.
+    pub const fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Calls `f` with records from the slot `from` on, and looks at `budget` slots at most. `f` returns
     /// whether it took the record; if not, the walk ends before the record. Returns the slot at which the
     /// next walk goes on; `None`: this was the last of the shard.
@@ -262,6 +276,18 @@ impl Shard {
             }
         }
         (end < self.slots.len()).then_some(end)
+    }
+
+    /// Calls `f` with the records at `most` places from the place `from` on. A place is the number of a slot.
+    pub fn visit(&self, from: u32, most: u32, f: &mut dyn FnMut(&[u8], RecordRef<'_>)) -> Walked {
+        let next = self.walk(from as usize, most as usize, |aor, record| {
+            f(aor, record);
+            true
+        });
+        Walked {
+            looked: (next.unwrap_or(self.slots()) as u32).saturating_sub(from),
+            next: next.map(|next| next as u32),
+        }
     }
 
     /// Removes bindings that have ended. It looks at up to `budget` records, and only at those of which a

@@ -62,10 +62,10 @@ pub(crate) struct Dialog<'a> {
     pub(crate) caller_tag: &'a [u8],
 }
 
-/// The bytes of a token before its MAC: at most 33.
-type Bytes = smallvec::SmallVec<[u8; 48]>;
+/// The bytes of a token before its MAC: at most 33, or 35 with the place of a path token.
+pub(super) type Bytes = smallvec::SmallVec<[u8; 48]>;
 
-const MAC: usize = 8;
+pub(super) const MAC: usize = 8;
 const ONLY: u8 = 1 << 3;
 const IPV6: u8 = 1 << 4;
 const CONN: u8 = 1 << 5;
@@ -90,7 +90,7 @@ impl Engine {
         let contact = message.value(HeaderName::Contact);
         // Most user agents by UDP are where their Contact says, so that it need not be parsed.
         if flow.transport == Transport::Udp
-            && contact.is_none_or(|contact| self.needs_no_token(contact, &flow))
+            && contact.is_none_or(|contact| self.needs_no_token(request, contact))
         {
             return None;
         }
@@ -172,7 +172,7 @@ fn open(secrets: &Secrets, node: u16, text: &[u8], dialog: Dialog<'_>) -> TokenO
     }
 }
 
-fn encode(route: &RouteFlow, node: u16) -> Bytes {
+pub(super) fn encode(route: &RouteFlow, node: u16) -> Bytes {
     let flow = &route.flow;
     let mut bytes = Bytes::new();
     let mut head = flow.transport as u8;
@@ -196,7 +196,7 @@ fn encode(route: &RouteFlow, node: u16) -> Bytes {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<(RouteFlow, u16)> {
+pub(super) fn decode(bytes: &[u8]) -> Option<(RouteFlow, u16)> {
     fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
         let (head, tail) = rest.split_first_chunk()?;
         *rest = tail;
@@ -243,7 +243,7 @@ fn decode(bytes: &[u8]) -> Option<(RouteFlow, u16)> {
 }
 
 /// Appends base64url without padding (RFC 4648 §5): all of it may stand in a user part.
-fn write_base64url(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn write_base64url(out: &mut Vec<u8>, bytes: &[u8]) {
     let start = out.len();
     out.resize(start + Base64UrlUnpadded::encoded_len(bytes), 0);
     let room = out.get_mut(start..).unwrap_or_default();
@@ -252,8 +252,8 @@ fn write_base64url(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads base64url strictly (RFC 4648 §3.5): a token has one spelling. More than 48 bytes are no token: the
-/// longest has 41.
-fn read_base64url(text: &[u8]) -> Option<Bytes> {
+/// longest has 43.
+pub(super) fn read_base64url(text: &[u8]) -> Option<Bytes> {
     let mut room = [0; 48];
     let bytes = Base64UrlUnpadded::decode(text, &mut room).ok()?;
     Some(Bytes::from_slice(bytes))

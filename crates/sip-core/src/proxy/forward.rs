@@ -197,7 +197,10 @@ impl Engine {
 
     /// The flow by which later requests of the dialog reach the contact that a request goes to.
     fn back(&self, decision: &RouteDecision<'_>) -> Option<RouteFlow> {
-        let only = decision.flow_only == FlowOnly::Registration;
+        let only = matches!(
+            decision.flow_only,
+            FlowOnly::Registration | FlowOnly::Path { in_dialogs: true }
+        );
         self.flow_of_contact(decision.contact?.uri, decision.flow?, only)
     }
 
@@ -419,7 +422,7 @@ impl Engine {
     }
 
     /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via (§16.6
-    /// steps 3, 4, 8) and, toward a stream, Content-Length. Returns the seed of the caller's mark in
+    /// steps 3, 4, 8) and, toward a stream, Content-Length. A REGISTER gets Path. Returns the seed of the caller's mark in
     /// the responses.
     fn final_edits(&mut self, request: &Request<'_>, leaving: &EgressEdits) -> Option<Seed> {
         let to = leaving.to;
@@ -463,6 +466,9 @@ impl Engine {
         }
         if to.transport.is_reliable() {
             self.edits.add_content_length(message);
+        }
+        if request.method == Method::Register {
+            self.write_path(request, leaving);
         }
         seed
     }

@@ -9,7 +9,8 @@
 //! - The Contact is the source address with another port: behind a NAT if Via has `rport` (RFC 3581 §4). Such a
 //!   user agent receives at the port that it sends from.
 //! - The Contact is another address that is not public (RFC 1918, 3927, 4193, 6598, the loopback): behind a
-//!   NAT if Via has `rport`, or the source is public.
+//!   NAT if Via has `rport`, or the source is public. In an access network whose addresses are private too,
+//!   the sources of phones behind home routers are private.
 //! - The Contact is another public address, or a name: not behind a NAT. Its peer answers there, and may send
 //!   from another address.
 //!
@@ -19,9 +20,10 @@
 //! **Not behind a NAT** are peers of the configuration (`[trust]`, groups, a rule's `source`). A source that
 //! may be spoofed and must not be (a denied destination, or this server itself) gets no token.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
-use sip_message::SipUri;
+use sip_message::header::Via;
+use sip_message::{Host, SipUri};
 
 use super::hop::Hop;
 use crate::config::Nat;
@@ -29,6 +31,7 @@ use crate::engine::Engine;
 use crate::engine::request::Request;
 use crate::location::codec::may_have_ob;
 use crate::resolve::HostRef;
+use crate::transport::private::is_private;
 use crate::transport::{Flow, Proof, Transport};
 
 /// The place of a Contact beside the source address of its message.
@@ -48,11 +51,12 @@ enum ContactPlace {
 
 impl Engine {
     /// Whether a Contact that came by UDP shows at a glance that its user agent needs no flow token.
-    pub(crate) fn needs_no_token(&self, contact: &[u8], flow: &Flow) -> bool {
+    pub(crate) fn needs_no_token(&self, request: &Request<'_>, contact: &[u8]) -> bool {
+        let flow = &request.flow;
         !may_have_ob(contact)
             && match self.nat(flow) {
                 Nat::Never => true,
-                Nat::Auto => is_at_source(contact, flow.remote),
+                Nat::Auto => is_at_source(contact, &request.via, flow.remote),
                 Nat::Always => false,
             }
     }
@@ -87,8 +91,10 @@ impl Engine {
 
     /// Whether a Request-URI in a dialog is where its user agent moved to, and not what stands behind the NAT
     /// that a token leads to: another public address (RFC 3261 §12.2, target refresh).
-    pub(crate) fn leads_past_nat(uri: &SipUri<'_>, flow: &Flow) -> bool {
-        flow.transport == Transport::Udp && place(uri, flow) == ContactPlace::Public
+    pub(crate) fn leads_past_nat(&self, uri: &SipUri<'_>, flow: &Flow) -> bool {
+        flow.transport == Transport::Udp
+            && self.nat(flow) != Nat::Always
+            && place(uri, flow) == ContactPlace::Public
     }
 
     fn nat(&self, flow: &Flow) -> Nat {
@@ -103,26 +109,20 @@ impl Engine {
             && self.is_source_unverified(flow)
             && self.place_of_address(ip) == 0
             && !self.must_be_proved(ip)
+            && !self.is_own_socket(flow.remote)
     }
 }
 
-/// Whether the first host and port in a Contact are an IPv4 source address. If something else stands there, the
-/// Contact has to be parsed.
-fn is_at_source(contact: &[u8], source: SocketAddr) -> bool {
+/// Whether the first host and port in a Contact are the source address, as the topmost Via has it. If something
+/// else stands there, the Contact has to be parsed.
+fn is_at_source(contact: &[u8], via: &Via<'_>, source: SocketAddr) -> bool {
     let IpAddr::V4(ip) = source.ip() else {
         return false;
     };
-    let Some(mut rest) = memchr::memchr(b'@', contact).and_then(|at| contact.get(at + 1..)) else {
+    let behind_at = memchr::memchr(b'@', contact).and_then(|at| contact.get(at + 1..));
+    let Some(mut rest) = behind_at.and_then(|host| host.strip_prefix(via.host_text)) else {
         return false;
     };
-    let octets = ip.octets();
-    for (number, octet) in octets.into_iter().enumerate() {
-        let is_it = take_decimal(&mut rest) == Some(u32::from(octet));
-        let is_last = number + 1 == octets.len();
-        if !is_it || !(is_last || take(&mut rest, b'.')) {
-            return false;
-        }
-    }
     let port = match take(&mut rest, b':') {
         true => take_decimal(&mut rest),
         false => Some(u32::from(Transport::Udp.default_port())),
@@ -132,7 +132,7 @@ fn is_at_source(contact: &[u8], source: SocketAddr) -> bool {
         Some(b';') => memchr::memmem::find(rest, b"maddr").is_none(),
         Some(_) => false,
     };
-    is_at_end && port == Some(u32::from(source.port()))
+    is_at_end && port == Some(u32::from(source.port())) && via.host == Host::V4(ip)
 }
 
 /// Takes a number of five digits at most from the front.
@@ -174,54 +174,10 @@ fn place(contact: &SipUri<'_>, flow: &Flow) -> ContactPlace {
     }
 }
 
-/// Whether an address is not one of the public Internet: many hosts may have it, each in its own network.
-pub(crate) fn is_private(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => is_private_v4(ip),
-        IpAddr::V6(ip) => is_private_v6(ip),
-    }
-}
-
-fn is_private_v4(ip: Ipv4Addr) -> bool {
-    let [first, second, ..] = ip.octets();
-    // RFC 6598: the network between a provider's NAT and the customers'.
-    let is_shared = first == 100 && second & 0xc0 == 0x40;
-    ip.is_private() || ip.is_link_local() || ip.is_loopback() || is_shared
-}
-
-fn is_private_v6(ip: Ipv6Addr) -> bool {
-    ip.is_unique_local() || ip.is_unicast_link_local() || ip.is_loopback()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::id::ListenerId;
-
-    #[test]
-    fn private_addresses_are_those_of_the_rfcs() {
-        for (text, expected) in [
-            ("10.0.0.1", true),
-            ("172.16.0.1", true),
-            ("172.32.0.1", false),
-            ("192.168.255.255", true),
-            ("192.169.0.1", false),
-            ("169.254.1.1", true),
-            ("127.0.0.1", true),
-            ("100.63.255.255", false),
-            ("100.64.0.1", true),
-            ("100.127.255.255", true),
-            ("100.128.0.0", false),
-            ("198.51.100.1", false),
-            ("::ffff:10.0.0.1", true),
-            ("::1", true),
-            ("fd00::1", true),
-            ("fe80::1", true),
-            ("2001:db8::1", false),
-        ] {
-            assert_eq!(is_private(text.parse().unwrap()), expected, "{text}");
-        }
-    }
 
     #[test]
     fn a_contact_has_its_place_beside_the_source() {
@@ -246,7 +202,8 @@ mod tests {
             assert_eq!(place(parsed.sip().unwrap(), &flow), expected, "{uri}");
             // The glance never sees more than there is.
             let contact = alloc::format!("\"A\" <{uri};x=y>");
-            let glance = is_at_source(contact.as_bytes(), flow.remote);
+            let via = Via::parse(b"SIP/2.0/UDP 203.0.113.7:5060").unwrap();
+            let glance = is_at_source(contact.as_bytes(), &via, flow.remote);
             assert!(!glance || expected == ContactPlace::Source, "{contact}");
         }
     }
@@ -254,20 +211,29 @@ mod tests {
     #[test]
     fn a_glance_sees_most_contacts_at_their_source() {
         let source = "203.0.113.7:5060".parse().unwrap();
-        for (contact, expected) in [
-            ("<sip:a@203.0.113.7:5060>", true),
-            ("<sip:a@203.0.113.7>;q=0.5", true),
-            ("sip:a@203.0.113.7:5060", true),
-            ("\"A\" <sip:a@203.0.113.7;transport=udp>", true),
-            ("<sip:a@203.0.113.7:5061>", false),
-            ("<sip:a@203.0.113.70>", false),
-            ("<sip:a@203.0.113.7;maddr=10.0.0.1>", false),
-            ("<sip:203.0.113.7>", false),
-            ("<sip:a@203.0.113.7:>", false),
-            ("<sip:a@", false),
-            ("*", false),
+        let [same, other, name] = ["203.0.113.7:5060", "203.0.113.8", "phone.example"]
+            .map(|sent_by| alloc::format!("SIP/2.0/UDP {sent_by};branch=z9hG4bK1"));
+        for (via, contact, expected) in [
+            (&same, "<sip:a@203.0.113.7:5060>", true),
+            (&same, "<sip:a@203.0.113.7>;q=0.5", true),
+            (&same, "sip:a@203.0.113.7:5060", true),
+            (&same, "\"A\" <sip:a@203.0.113.7;transport=udp>", true),
+            (&same, "<sip:a@203.0.113.7:5061>", false),
+            (&same, "<sip:a@203.0.113.70>", false),
+            (&same, "<sip:a@203.0.113.7:50600>", false),
+            (&same, "<sip:a@203.0.113.7;maddr=10.0.0.1>", false),
+            (&same, "<sip:203.0.113.7>", false),
+            (&same, "<sip:a@203.0.113.7:>", false),
+            (&same, "<sip:a@", false),
+            (&same, "*", false),
+            // A Via that is not the source shows nothing.
+            (&other, "<sip:a@203.0.113.8:5060>", false),
+            (&name, "<sip:a@phone.example>", false),
+            (&name, "<sip:a@203.0.113.7>", false),
         ] {
-            assert_eq!(is_at_source(contact.as_bytes(), source), expected, "{contact}");
+            let via = Via::parse(via.as_bytes()).unwrap();
+            let found = is_at_source(contact.as_bytes(), &via, source);
+            assert_eq!(found, expected, "{contact}, {}", via.host);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Location of the named next hops of the configuration, before anything is sent there. A trunk that only
 //! calls in belongs to the trust domain, too ([`crate::admission`]). And no dialog may lead to a next hop
-//! that its mark does not name ([`crate::engine::place`]). The first worker asks, as long as any source may
-//! be refused.
+//! that its mark does not name ([`crate::engine::place`]). A registrar behind this edge may send requests by
+//! our Path before a REGISTER has gone there. The first worker asks, as long as any source may be refused or a
+//! rule relays REGISTER.
 
 use super::hop::Hop;
 use super::probe::{NAME_TRIES, NAME_WAIT_MS};
@@ -24,7 +25,7 @@ impl Engine {
     /// by themselves.
     pub(crate) fn start_locating(&mut self) {
         // One worker asks for all workers: the addresses that it learns are shared.
-        if self.worker != WorkerId(0) || !self.admission.learns() {
+        if self.worker != WorkerId(0) || !(self.admission.learns() || self.relays_register) {
             return;
         }
         let config = self.config.clone();

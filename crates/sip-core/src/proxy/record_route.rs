@@ -15,6 +15,7 @@ use super::flow_token::{Dialog, RouteFlow, TokenOrigin};
 use super::forward::EgressEdits;
 use super::hop::Hop;
 use super::mark::{Ends, Mark};
+use super::path_token::{PathToken, token_in};
 use crate::config::{Config, Listener};
 use crate::engine::Engine;
 use crate::engine::directory::{is_exempt, write_route_uri};
@@ -68,6 +69,8 @@ pub(crate) enum RouteOrigin {
         /// The flow that the value names.
         flow: Option<TokenOrigin>,
     },
+    /// A Path of ours, with its token; `None`: no node of ours wrote that.
+    Path(Option<PathToken>),
 }
 
 impl Engine {
@@ -77,7 +80,10 @@ impl Engine {
             return RouteOrigin::Foreign;
         }
         let Some(mark) = Mark::of_params(&uri.params) else {
-            return RouteOrigin::OwnHost;
+            return match uri.user.and_then(token_in) {
+                Some(token) => RouteOrigin::Path(self.read_path_token(token)),
+                None => RouteOrigin::OwnHost,
+            };
         };
         let tags = [&request.from, &request.to].map(|addr| addr.tag().unwrap_or_default());
         if !mark.is_of(&self.secrets, self.now.unix_ms, request.call_id, tags) {

@@ -161,7 +161,7 @@ impl Engine {
             return Vec::new();
         };
         let by_tls = secure || is_sips(&text);
-        let count = self.look_up_aor(&aor, by_tls, 0);
+        let count = self.look_up_aor(&aor, by_tls, true, 0);
         let mut found = core::mem::take(&mut self.found);
         let mut targets: Vec<Target> = Vec::with_capacity(count);
         for at in 0..count {

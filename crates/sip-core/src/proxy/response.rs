@@ -74,7 +74,7 @@ impl Failure {
             Self::Unreachable => (Status::NEXT_HOP_UNREACHABLE, &[]),
             Self::ContactGone => (Status::CONTACT_UNREACHABLE, reason_of_gone(503)),
             Self::ContactSilent => (Status::CONTACT_SILENT, reason_of_gone(408)),
-            Self::FlowGone(FlowOnly::Route) => (Status::FLOW_FAILED, &[]),
+            Self::FlowGone(FlowOnly::Route | FlowOnly::Path { .. }) => (Status::FLOW_FAILED, &[]),
             Self::FlowGone(_) => (Status::CONTACT_FLOW_CLOSED, reason_of_gone(503)),
         }
     }
@@ -123,6 +123,9 @@ impl Engine {
             self.count_response(status);
             self.note_response_of(&flow);
             self.client_response(key, status, &response);
+            return Ok(Outcome::Done);
+        }
+        if parts.cseq.method == Method::Options && self.is_ping_response(branch, target, &flow) {
             return Ok(Outcome::Done);
         }
         if self.holds_state
@@ -390,6 +393,9 @@ impl Engine {
             let call_id = Box::from(response.message.value(HeaderName::CallId).unwrap_or_default());
             self.note_completed(call_id, status, started);
         }
+        if !invite && (200..300).contains(&status) && self.relays_register {
+            self.keep_registration(server, response.message);
+        }
         if status == 408 && !invite {
             // RFC 4320 §4.2: the 408 comes too late; the client has timed out as well.
             self.server_event(server, ServerEvent::Abandon, &[]);
@@ -503,7 +509,11 @@ impl Engine {
             self.count_failure(remote, timed_out, is_contact);
         }
         let failure = match (timed_out, flow_only) {
-            (true, _) if is_contact && is_silent && self.is_invite(server) => Failure::ContactSilent,
+            (true, flow_only)
+                if is_contact && is_silent && !flow_only.is_path() && self.is_invite(server) =>
+            {
+                Failure::ContactSilent
+            }
             (true, _) => Failure::TimedOut,
             (false, FlowOnly::None) if is_contact => Failure::ContactGone,
             (false, FlowOnly::None) => Failure::Unreachable,
@@ -579,6 +589,7 @@ impl Engine {
         };
         client.user.timer_c = None;
         let (target, remote, is_contact) = (client.user.target, client.to.remote, client.user.is_contact);
+        let is_path = client.user.flow_only.is_path();
         let Some(server) = client.user.server() else {
             if matches!(client.user.owner, TransactionUser::Probe(_)) {
                 self.probe_failed(key);
@@ -602,7 +613,7 @@ impl Engine {
             self.wheel.cancel(resend);
         }
         self.count_failure(remote, true, is_contact);
-        let failure = match is_contact && self.is_invite(server) {
+        let failure = match is_contact && !is_path && self.is_invite(server) {
             true => Failure::ContactSilent,
             false => Failure::TimedOut,
         };

@@ -122,9 +122,9 @@ impl<'a> NewContact<'a> {
         }
     }
 
-    /// Whether this Contact, in a REGISTER of `device`, names `binding`.
-    pub(super) fn names(&self, binding: &Binding, device: Device<'a>) -> bool {
-        self.identity(Some(device))
+    /// Whether this Contact names `binding`, in a REGISTER of `device`; `None`: of any.
+    pub(super) fn names(&self, binding: &Binding, device: Option<Device<'a>>) -> bool {
+        self.identity(device)
             .is(binding.identity(), || self.is_uri(&binding.contact))
     }
 
@@ -134,7 +134,7 @@ impl<'a> NewContact<'a> {
             .is(other.identity(None), || self.uri == other.uri)
     }
 
-    fn is_uri(&self, text: &[u8]) -> bool {
+    pub(super) fn is_uri(&self, text: &[u8]) -> bool {
         match Uri::parse(text) {
             Ok(Uri::Sip(uri)) => self.uri == uri,
             Ok(Uri::Tel(_) | Uri::Other { .. }) | Err(_) => false,

@@ -24,13 +24,18 @@
 //!   supports it, if an edge proxy before us does outbound (`ob` in its Path URI) or if we are the first hop.
 //!   It has no `Flow-Timer` (§5.4): without it a phone keeps its flow alive by the defaults of §4.4.1, which
 //!   differ between UDP and streams as they should.
-//! - **Equal Contacts** (step 7) are one binding, unless neither Call-ID nor source address is that of the
-//!   other: two phones behind two NATs often have one private address. A phone whose NAT gave it another port is
-//!   one, and so is a phone that was started anew. If both have `+sip.instance`, that decides.
+//! - **Equal Contacts** (step 7) are one binding. But with a private address in them they are two if neither
+//!   Call-ID nor source address is that of the other: two phones behind two NATs often have one private address.
+//!   A phone whose NAT gave it another port is one, and so is a phone that was started anew at the same source.
+//!   One that was started anew at another source is taken for a second; its first binding ends by itself, or gives
+//!   way when the address-of-record has as many as it may. If both have `+sip.instance`, that decides. A phone is
+//!   removed by its own REGISTER, or by any if it alone has the Contact. The 200 leaves out those of others that
+//!   equal an own one, whose expiration the phone would read for its own.
 //! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.
 
 mod contact;
 pub(crate) mod extensions;
+mod relayed;
 mod response;
 
 use alloc::boxed::Box;
@@ -41,7 +46,7 @@ use sip_message::{HeaderName, Host, Message, Uri};
 use smallvec::SmallVec;
 
 use crate::config::RegistrarPolicy;
-use crate::location::{AorRecord, Binding, Device};
+use crate::location::{AorRecord, Binding, Device, meant};
 use crate::time::Now;
 use crate::transport::Flow;
 use contact::NewContact;
@@ -102,6 +107,16 @@ pub(crate) enum Effect {
     Nothing,
 }
 
+/// How a Contact names a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Match {
+    /// By its URI, of the same device as far as that shows. A removal names the only binding of its URI in any
+    /// case.
+    Device,
+    /// By its URI, of any device: the address-of-record has as many bindings as it may.
+    Uri,
+}
+
 /// A REGISTER as read.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration<'a> {
@@ -110,6 +125,8 @@ pub(crate) struct Registration<'a> {
     now: Now,
     call_id: &'a [u8],
     cseq: u32,
+    /// The user agent, as far as the REGISTER shows it.
+    device: Option<Device<'a>>,
     ask: Ask<'a>,
     /// Whether the 200 has `Require: outbound`.
     outbound: bool,
@@ -164,6 +181,7 @@ impl<'a> Registration<'a> {
             now,
             call_id,
             cseq,
+            device: Device::of(call_id, received.remote.ip(), message.has(HeaderName::Path)),
             ask,
             outbound,
         })
@@ -219,18 +237,38 @@ impl<'a> Registration<'a> {
             Ask::Query => true,
             Ask::RemoveAll => record.bindings.iter().all(|b| b.updated > version),
             Ask::Update(contacts) => contacts.iter().all(|contact| {
-                let found = record.bindings.iter().find(|b| contact.names(b, self.device()));
+                let found = self.named(record, 0, contact, Match::Device);
                 found.map_or(contact.expires_s == 0, |b| b.updated > version)
             }),
         }
     }
 
-    /// The user agent, as far as the REGISTER shows it.
-    fn device(&self) -> Device<'a> {
-        Device {
-            call_id: self.call_id,
-            source: self.received.remote.ip(),
+    /// The binding of `record` that a Contact names, of those that have not ended `at` this second.
+    fn named<'r>(
+        &self,
+        record: &'r AorRecord,
+        at_unix_s: u64,
+        contact: &NewContact<'a>,
+        by: Match,
+    ) -> Option<&'r Binding> {
+        let device = self.device;
+        let of_device = record.live(at_unix_s).filter(|b| contact.names(b, device));
+        let named = meant(of_device, self.call_id, self.received.remote.ip());
+        if named.is_some() || device.is_none() {
+            return named;
         }
+        let mut of_any = record.live(at_unix_s).filter(|b| contact.names(b, None));
+        match by {
+            Match::Device if contact.expires_s > 0 || self.was_removed(record, contact) => None,
+            Match::Device => of_any.next().filter(|_| of_any.next().is_none()),
+            Match::Uri => of_any.min_by_key(|binding| binding.updated),
+        }
+    }
+
+    /// Whether a REGISTER of this Call-ID has removed the binding just now.
+    fn was_removed(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {
+        let names = |b: &Binding| contact.names(b, self.device);
+        record.recent.has_removed(self.call_id, self.now.unix_s(), names)
     }
 
     /// Removes all bindings (§10.3 step 6).
@@ -261,58 +299,26 @@ impl<'a> Registration<'a> {
         max_contacts: usize,
         lost: &mut dyn FnMut(Binding),
     ) -> Result<Effect, Rejection> {
-        let (now, device) = (self.now.unix_s(), self.device());
+        let now = self.now.unix_s();
+        let count = record.live(now).count();
+        // If a removal was rolled back, there may be more than allowed: those may be refreshed.
+        let room = max_contacts.max(count);
+        let fits = |by| count + contacts.len() <= room || self.count_after(record, contacts, by) <= room;
         let mut repeated: SmallVec<[bool; 2]> = SmallVec::with_capacity(contacts.len());
         for contact in contacts {
-            let old = record.live(now).find(|b| contact.names(b, device));
-            // The REGISTER is a late copy, from before the REGISTER that removed this binding.
-            if contact.expires_s > 0 && old.is_none() && self.is_behind_removal(record, contact) {
-                return Err(Rejection::OutOfOrder);
-            }
-            repeated.push(match old {
-                Some(b) if *b.call_id == *self.call_id && b.cseq >= self.cseq => {
-                    // The REGISTER is older, or has the same number and asks for something else.
-                    if b.cseq > self.cseq || contact.expires_s == 0 || *b.contact != *contact.uri_text {
-                        return Err(Rejection::OutOfOrder);
-                    }
-                    true
-                }
-                Some(_) | None => false,
-            });
+            repeated.push(self.is_repeated(record, contact)?);
         }
         if repeated.iter().all(|&r| r) {
             return Ok(Effect::Repeated);
         }
-        // If a removal was rolled back, there may be more than allowed: those may be refreshed.
-        if self.count_after(record, contacts) > max_contacts.max(record.live(now).count()) {
-            return Err(Rejection::TooManyContacts);
-        }
+        let ways = [Match::Device, Match::Uri];
+        let by = ways.into_iter().find(|by| fits(*by));
+        let by = by.ok_or(Rejection::TooManyContacts)?;
         let path = stored_path(&self.message);
         let mut changed = record.remove_expired(now) > 0;
         for (contact, repeated) in contacts.iter().zip(repeated) {
-            if repeated {
-                continue;
-            }
-            let at = record.bindings.iter().position(|b| contact.names(b, device));
-            changed |= at.is_some() || contact.expires_s > 0;
-            let mut place = None;
-            if let Some(at) = at {
-                let old = record.bindings.remove(at);
-                if contact.expires_s == 0 {
-                    self.remember(record, old.clone());
-                } else {
-                    place = self.place_of_refresh(record, &old, contact, at);
-                }
-                lost(old);
-            } else if contact.expires_s == 0 {
-                self.remember_absent(record, contact, &path);
-            }
-            if contact.expires_s > 0 {
-                let binding = self.binding(contact, &path, record.next_version(self.now.unix_ms));
-                match place {
-                    Some(at) => record.bindings.insert(at, binding),
-                    None => record.put(binding),
-                }
+            if !repeated {
+                changed |= self.change(record, contact, by, &path, lost);
             }
         }
         if !changed {
@@ -321,6 +327,61 @@ impl<'a> Registration<'a> {
         }
         record.changed(self.now.unix_ms);
         Ok(Effect::Changed)
+    }
+
+    /// Whether an earlier copy of this REGISTER did what this Contact asks for.
+    ///
+    /// # Errors
+    /// [`Rejection::OutOfOrder`]: a later REGISTER was served before.
+    fn is_repeated(&self, record: &AorRecord, contact: &NewContact<'a>) -> Result<bool, Rejection> {
+        match self.named(record, self.now.unix_s(), contact, Match::Device) {
+            // The REGISTER is a late copy, from before the REGISTER that removed this binding.
+            None if contact.expires_s > 0 && self.is_behind_removal(record, contact) => {
+                Err(Rejection::OutOfOrder)
+            }
+            Some(b) if *b.call_id == *self.call_id && b.cseq >= self.cseq => {
+                // The REGISTER is older, or has the same number and asks for something else.
+                if b.cseq > self.cseq || contact.expires_s == 0 || *b.contact != *contact.uri_text {
+                    return Err(Rejection::OutOfOrder);
+                }
+                Ok(true)
+            }
+            Some(_) | None => Ok(false),
+        }
+    }
+
+    /// Makes, refreshes or removes the binding that one Contact names. Returns whether the record changed.
+    fn change(
+        &self,
+        record: &mut AorRecord,
+        contact: &NewContact<'a>,
+        by: Match,
+        path: &[u8],
+        lost: &mut dyn FnMut(Binding),
+    ) -> bool {
+        let named = self.named(record, 0, contact, by);
+        let at = named.and_then(|named| record.bindings.iter().position(|b| core::ptr::eq(b, named)));
+        let mut place = None;
+        if let Some(at) = at {
+            let old = record.bindings.remove(at);
+            let gives_way = by == Match::Uri && !contact.names(&old, self.device);
+            if contact.expires_s == 0 || gives_way {
+                self.remember(record, old.clone());
+            } else {
+                place = self.place_of_refresh(record, &old, contact, at);
+            }
+            lost(old);
+        } else if contact.expires_s == 0 {
+            self.remember_absent(record, contact, path);
+        }
+        if contact.expires_s > 0 {
+            let binding = self.binding(contact, path, record.next_version(self.now.unix_ms));
+            match place {
+                Some(at) => record.bindings.insert(at, binding),
+                None => record.put(binding),
+            }
+        }
+        at.is_some() || contact.expires_s > 0
     }
 
     /// The place of a refreshed binding among those of equal `q`: where it stood (`at`), as its user agent
@@ -361,23 +422,23 @@ impl<'a> Registration<'a> {
     }
 
     fn is_behind_removal(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {
-        let names = |b: &Binding| contact.names(b, self.device());
+        let names = |b: &Binding| contact.names(b, self.device);
         record
             .recent
             .is_behind_removal(self.call_id, self.cseq, self.now.unix_s(), names)
     }
 
     /// The number of bindings after the update.
-    fn count_after(&self, record: &AorRecord, contacts: &[NewContact<'a>]) -> usize {
-        let kept = record
-            .live(self.now.unix_s())
-            .filter(|b| !contacts.iter().any(|c| c.names(b, self.device())))
-            .count();
+    fn count_after(&self, record: &AorRecord, contacts: &[NewContact<'a>], by: Match) -> usize {
+        let now = self.now.unix_s();
+        let named = contacts.iter().filter_map(|c| self.named(record, now, c, by));
+        let named: SmallVec<[&Binding; 2]> = named.collect();
+        let is_kept = |binding: &&Binding| !named.iter().any(|named| core::ptr::eq(*named, *binding));
         // Of contacts that name the same binding the last one counts.
         let new = contacts.iter().enumerate().filter(|(i, c)| {
             c.expires_s > 0 && !contacts.iter().skip(i + 1).any(|later| later.same_binding(c))
         });
-        kept + new.count()
+        record.live(now).filter(is_kept).count() + new.count()
     }
 
     fn binding(&self, contact: &NewContact<'a>, path: &[u8], version: u64) -> Binding {

@@ -64,10 +64,16 @@ impl Rejection {
 
 impl Registration<'_> {
     /// Appends the header lines of the 200 (§10.3 step 8): every binding with the seconds that it has left,
-    /// Path for a phone that supports it (RFC 3327 §5.3), our extensions, and the time.
+    /// Path for a phone that supports it (RFC 3327 §5.3), our extensions, and the time. Those of other phones
+    /// with an equal Contact are left out.
     pub(crate) fn write_headers(&self, record: &AorRecord, out: &mut Vec<u8>) {
         let now = self.now.unix_s();
-        for binding in record.live(now) {
+        let is_own = |binding: &Binding| *binding.call_id == *self.call_id;
+        let is_hidden = |binding: &Binding| {
+            let mut own = record.live(now).filter(|own| is_own(own));
+            !is_own(binding) && own.any(|own| own.has_uri_of(binding))
+        };
+        for binding in record.live(now).filter(|binding| !is_hidden(binding)) {
             line(out, HeaderName::Contact, |out| write_contact(out, binding, now));
         }
         if self.message.has_option(HeaderName::Supported, b"path") {

@@ -32,6 +32,12 @@ fn leads_elsewhere(rule: &Route, called: &Domain) -> bool {
     is_elsewhere && rule.when.domain.as_deref().is_none_or(is_other)
 }
 
+/// The reason why a REGISTER to the registrar of another domain may be relayed: that registrar asks for credentials.
+/// It vouches for no source.
+pub(super) const fn asked_elsewhere() -> Authorized {
+    Authorized::Unasked
+}
+
 impl Engine {
     /// The reason why a request may be relayed. `None`: the request got a response, was dropped, or waits for
     /// credentials.
@@ -56,7 +62,8 @@ impl Engine {
         let method = if is_ack { Method::Invite } else { request.method };
         let asks = |domain: &Domain| domain.auth.asks(method.as_bytes(), position.in_dialog);
         let someone_asks = || config.domains.iter().any(asks);
-        if !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
+        // The configuration names the registrar that a request along our Path comes from.
+        if position.by_path || !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
             return Some(unasked);
         }
         if let Some(number) = self.domain_of_mark(config, request, position) {
@@ -64,12 +71,8 @@ impl Engine {
         }
         let beyond_asking = position.in_dialog && (is_ack || is_exempt(config, &request.flow));
         let domain = self.policy_domain(config, request);
-        let called = || {
-            request
-                .uri
-                .sip()
-                .and_then(|uri| self.directory.domain_of(config, uri))
-        };
+        let uri = request.uri.sip();
+        let called = || uri.and_then(|uri| self.directory.domain_of(config, uri));
         // A rule without `source` is no open relay, unless it has `auth = false`.
         let relays = || {
             rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty())

@@ -55,7 +55,7 @@ impl Engine {
     /// For a SIPS URI, only SIPS bindings count (RFC 5630 §5.3).
     pub(super) fn look_up(&mut self, request: &Request<'_>) -> usize {
         match self.own_aor(&request.uri) {
-            Some(aor) => self.look_up_aor(&aor, request.is_secure(), 0),
+            Some(aor) => self.look_up_aor(&aor, request.is_secure(), leaves_lost(request), 0),
             None => 0,
         }
     }
@@ -89,7 +89,7 @@ impl Engine {
                 continue;
             };
             let from = count;
-            count = self.look_up_aor(&aor, secure, from);
+            count = self.look_up_aor(&aor, secure, leaves_lost(request), from);
             seen.push(aor);
             // They ring when the replaced contact would have.
             for target in self.found.iter_mut().take(count).skip(from) {
@@ -146,4 +146,10 @@ impl Engine {
             },
         }
     }
+}
+
+/// Whether contacts that no longer answer pings are left out. A CANCEL or ACK without state, and a request of a dialog, go where
+/// their INVITE went, which may have been before.
+fn leaves_lost(request: &Request<'_>) -> bool {
+    request.to.tag().is_none() && !matches!(request.method, Method::Ack | Method::Cancel)
 }

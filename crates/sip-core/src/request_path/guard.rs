@@ -30,7 +30,12 @@ impl Engine {
             Some(Ok(uri)) => uri,
             Some(Err(_)) => return true,
             // The flow is the only way, and it is the dialog's.
-            None if position.flow.is_some_and(|flow| flow.only) => return false,
+            None if position
+                .flow
+                .is_some_and(|flow| flow.only || !flow.flow.transport.is_reliable()) =>
+            {
+                return false;
+            }
             None => &request.uri,
         };
         let Uri::Sip(uri) = target else {

@@ -26,6 +26,10 @@ pub(crate) struct Position<'a> {
     pub(crate) mark: Option<Mark>,
     /// The flow to the receiver, as named by a Route of ours.
     pub(crate) flow: Option<RouteFlow>,
+    /// Whether that Route is our Path: the request comes from the registrar behind this edge.
+    pub(crate) by_path: bool,
+    /// Whether `next_route` is a Service-Route of such a registrar: the rules decide about the request.
+    pub(crate) is_service_route: bool,
     /// The first Route value that is not ours.
     pub(crate) next_route: Option<NameAddr<'a>>,
     /// The number of the first Route value that is kept: that of `next_route`.
@@ -43,7 +47,7 @@ impl Position<'_> {
 }
 
 impl Engine {
-    /// Reads and removes our Route values. The real Request-URI comes with the position if a strict router
+    /// Reads and removes our Route values, and sets the position. Returns the real Request-URI if a strict router
     /// sent the request.
     ///
     /// # Errors
@@ -51,11 +55,11 @@ impl Engine {
     pub(crate) fn take_routes<'a>(
         &mut self,
         request: &Request<'a>,
-    ) -> Result<(Position<'a>, Option<RealUri<'a>>), Status<'static>> {
+        position: &mut Position<'a>,
+    ) -> Result<Option<RealUri<'a>>, Status<'static>> {
         let message = &request.message;
-        let mut position = Position::default();
         if !message.has(HeaderName::Route) {
-            return Ok((position, None));
+            return Ok(None);
         }
         let (mut marked, real) = self.undo_strict_route(request)?.unzip();
         let end = match marked {
@@ -64,6 +68,10 @@ impl Engine {
         };
         let mut count = 0;
         for value in message.values(HeaderName::Route).take(end) {
+            // Our Path leads to the phone itself.
+            if position.by_path {
+                return Err(self.foreign_path());
+            }
             let bad = Status::bad_request("Malformed Route");
             let addr = NameAddr::parse(value.text).ok_or(bad)?;
             let Ok(uri) = addr.parsed_uri() else {
@@ -83,22 +91,39 @@ impl Engine {
                     marked = Some(mark);
                     position.flow = flow_onward(mark.is_of_caller(), flow)?.or(position.flow);
                 }
+                RouteOrigin::Path(token) => {
+                    position.flow = Some(self.flow_of_path(request, token)?);
+                    position.by_path = true;
+                }
             }
             count += 1;
         }
         self.edits.keep_values(message, HeaderName::Route, count..end);
         (position.kept_from, position.kept_to) = (count, end);
-        // §12.1.2: a callee of RFC 2543 has no tag. Calls to such a callee must be acknowledged and end all
-        // the same.
-        let has_tag = request.to.tag().is_some()
-            || (marked.is_some_and(Mark::is_of_caller)
-                && matches!(request.method, Method::Ack | Method::Bye));
-        position.mark = marked.filter(|_| has_tag);
-        match position.mark {
-            Some(_) => position.in_dialog = true,
-            None => self.leave_dialog(request, &mut position)?,
+        if !position.by_path {
+            let target = real.as_ref().map_or(&request.uri, |(uri, _)| uri);
+            if position.flow.is_some_and(|flow| self.has_moved(target, &flow)) {
+                position.flow = None;
+            }
+            // §12.1.2: a callee of RFC 2543 has no tag. Calls to such a callee must be acknowledged and end all
+            // the same.
+            let has_tag = request.to.tag().is_some()
+                || (marked.is_some_and(Mark::is_of_caller)
+                    && matches!(request.method, Method::Ack | Method::Bye));
+            position.mark = marked.filter(|_| has_tag);
+            match position.mark {
+                Some(_) => position.in_dialog = true,
+                None => self.leave_dialog(request, position)?,
+            }
         }
-        Ok((position, real))
+        Ok(real)
+    }
+
+    /// Whether the user agent that a token leads to has moved to another public address since (RFC 3261 §12.2).
+    #[inline(never)]
+    fn has_moved(&self, target: &Uri<'_>, route: &RouteFlow) -> bool {
+        let moved = |uri| self.leads_past_nat(uri, &route.flow);
+        !route.only && target.sip().is_some_and(moved)
     }
 
     /// Handles a request of a dialog as a new one: its mark and flow token no longer count.
@@ -113,8 +138,12 @@ impl Engine {
         position.in_dialog = false;
         position.mark = None;
         position.flow = None;
+        position.is_service_route = false;
         if position.next_route.is_some() && !self.may_preload(request) {
-            return Err(Status::FOREIGN_ROUTE);
+            if !self.is_service_route(request, position) {
+                return Err(Status::FOREIGN_ROUTE);
+            }
+            position.is_service_route = true;
         }
         Ok(())
     }

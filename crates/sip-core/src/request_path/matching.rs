@@ -18,7 +18,7 @@ use crate::transport::Flow;
 pub(crate) struct Matched<'c> {
     /// The number of the rule; [`NO_RULE`] without one.
     pub(crate) number: usize,
-    /// The rule; `None`: no rule matches, or the request is in a dialog and goes by that.
+    /// The rule; `None`: no rule matches, or the request goes by its dialog or by a Path of ours.
     pub(crate) rule: Option<&'c Route>,
 }
 
@@ -33,7 +33,7 @@ impl Engine {
         request: &Request<'_>,
         position: &Position<'_>,
     ) -> Matched<'c> {
-        let matched = match position.in_dialog {
+        let matched = match position.in_dialog || position.by_path {
             true => Matched {
                 number: NO_RULE,
                 rule: None,
@@ -69,7 +69,12 @@ impl Engine {
             Method::Ack | Method::Cancel => Method::Invite,
             method => method,
         };
-        (when.methods.is_empty() || when.methods.iter().any(|m| **m == *method.as_bytes()))
+        // A rule takes a REGISTER only if it names the method.
+        let is_for_method = match when.methods.as_slice() {
+            [] => request.method != Method::Register,
+            named => named.iter().any(|m| **m == *method.as_bytes()),
+        };
+        is_for_method
             && (when.source.is_empty() || is_source_of(rule, &request.flow))
             && when
                 .domain

@@ -13,7 +13,7 @@
 //!   **guard**, after which a request of a dialog may go by the rules all the same.
 //! - security (in **sanity**): a SIPS request that came without TLS is refused.
 //! - drain: a server that drains takes no new request.
-//! - **register**: REGISTER to a domain of ours.
+//! - **register**: REGISTER to a domain of ours. **edge**: REGISTER to the registrar of another domain.
 //! - **local**: OPTIONS and other requests to this server.
 //! - hops (in **sanity**): Max-Forwards.
 //! - match (**matching**): the first rule that matches a new request.
@@ -29,6 +29,7 @@
 mod asking;
 mod authorize;
 mod contacts;
+mod edge;
 mod guard;
 mod in_dialog;
 mod local;
@@ -55,6 +56,7 @@ use crate::id::WorkerId;
 use crate::proxy::branch::{OWN_BRANCH, read_branch};
 use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, Proof, via};
+use in_dialog::Position;
 
 /// The progress of a request through the phases.
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,7 +106,7 @@ impl Engine {
             self.note_alias(&request);
         }
         if self.holds_state
-            && request.method != Method::Register
+            && (request.method != Method::Register || self.may_relay_register(&request))
             && let Some(other) = self.other_worker(request.call_id)
         {
             return Handled::HandOver(other);
@@ -138,8 +140,9 @@ impl Engine {
             self.refuse_with(request, progress.server, status, &extra);
             return;
         }
-        let (mut position, real) = match self.take_routes(request) {
-            Ok(found) => found,
+        let mut position = Position::default();
+        let real = match self.take_routes(request, &mut position) {
+            Ok(real) => real,
             Err(status) => return self.refuse(request, progress.server, status),
         };
         let real = real.or_else(|| self.without_own_maddr(request));
@@ -171,7 +174,7 @@ impl Engine {
             return self.refuse(request, progress.server, Status::DRAINING);
         }
         if request.method == Method::Register {
-            return self.register(request, progress);
+            return self.register(request, &position, progress);
         }
         if self.is_for_us(request, &position) {
             return self.serve_local(request, progress);

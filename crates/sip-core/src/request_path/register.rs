@@ -1,4 +1,5 @@
-//! The phase *register*: authorization, then [`crate::registrar`], then the store (RFC 3261 §10.3).
+//! The phase *register*: authorization, then [`crate::registrar`], then the store (RFC 3261 §10.3). A REGISTER to
+//! a domain that is not ours goes on by the rules ([`super::edge`]).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,6 +8,7 @@ use sip_message::HeaderName;
 use sip_message::header::NameAddr;
 
 use super::Progress;
+use super::in_dialog::Position;
 use crate::activity::Component;
 use crate::config::Durability;
 use crate::engine::Engine;
@@ -15,17 +17,15 @@ use crate::engine::directory::address_of_record;
 use crate::engine::reply::Reply;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::status::Status;
+use crate::engine::stored::{MAX_AOR, encoded};
 use crate::engine::waiting::{Parked, PendingOk, Purpose};
 use crate::event::Event;
 use crate::location::{AorRecord, codec};
 use crate::proxy::hop::Hop;
-use crate::query::{Query, QueryKind};
+use crate::query::QueryKind;
 use crate::registrar::{Effect, Registration, Rejection};
 use crate::resolve::HostRef;
 use crate::transport::Proof;
-
-/// The longest address-of-record that may be registered, in bytes: twice the longest domain name.
-const MAX_AOR: usize = 512;
 
 /// The effect of a REGISTER on its record, found under the record's lock.
 struct Applied {
@@ -41,52 +41,17 @@ struct Applied {
     is_here: bool,
 }
 
-/// The room left for registrations ([`crate::limits::Limits::location_bytes`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// Any change fits.
-    Enough,
-    /// No more contacts fit; existing ones may become longer.
-    ForRefreshes,
-    /// Nothing fits that adds contacts or bytes.
-    None,
-}
-
-impl Room {
-    /// The room if `held` bytes of `limit` are taken.
-    const fn of(held: usize, limit: usize) -> Self {
-        if held < limit {
-            Self::Enough
-        } else if held < limit.saturating_add(limit / 8) {
-            Self::ForRefreshes
-        } else {
-            Self::None
-        }
-    }
-
-    /// Whether there is room for a change.
-    fn allows(self, before: &AorRecord, after: &AorRecord) -> bool {
-        let is_more = after.bindings.len() > before.bindings.len();
-        match self {
-            Self::Enough => true,
-            Self::ForRefreshes => !is_more,
-            Self::None => !is_more && after.text_bytes() <= before.text_bytes(),
-        }
-    }
-}
-
 impl Engine {
     /// Runs the phase *register* and all that follows for a REGISTER.
-    pub(crate) fn register(&mut self, request: &Request<'_>, progress: Progress) {
+    pub(crate) fn register(&mut self, request: &Request<'_>, position: &Position<'_>, progress: Progress) {
         let config = self.config.clone();
-        // §10.3 step 1: the Request-URI names a domain of ours. We relay no registrations.
+        // §10.3 step 1: the Request-URI names a domain of ours.
         let named = request
             .uri
             .sip()
             .and_then(|uri| self.directory.domain_of(&config, uri));
         let Some(domain) = named else {
-            self.counters.registrations_refused += 1;
-            return self.refuse(request, progress.server, Status::FOREIGN_DOMAIN);
+            return self.relay_register(request, position, progress);
         };
         let mut progress = progress;
         if domain.auth.asks(request.method.as_bytes(), false) {
@@ -107,11 +72,16 @@ impl Engine {
             return self.refuse(request, progress.server, Status::NO_SUCH_AOR);
         };
         if let Err(rejection) = self.register_aor(request, progress, &aor) {
-            self.counters.registrations_refused += 1;
-            let mut extra = Vec::new();
-            rejection.write_headers(&request.message, &mut extra);
-            self.refuse_with(request, progress.server, rejection.into(), &extra);
+            self.reject(request, progress, rejection);
         }
+    }
+
+    /// Refuses a REGISTER.
+    pub(super) fn reject(&mut self, request: &Request<'_>, progress: Progress, rejection: Rejection) {
+        self.counters.registrations_refused += 1;
+        let mut extra = Vec::new();
+        rejection.write_headers(&request.message, &mut extra);
+        self.refuse_with(request, progress.server, rejection.into(), &extra);
     }
 
     fn register_aor(
@@ -130,7 +100,7 @@ impl Engine {
         let mut headers = Vec::with_capacity(256);
         let durable = policy.durability == Durability::Commit;
         let conn = request.flow.conn;
-        let room = Room::of(self.shared.location_bytes(), self.config.limits.location_bytes);
+        let room = self.room_for_registrations();
         let (now, new_addresses) = (self.now.instant, &mut self.new_addresses);
         let mut outcome = Err(Rejection::Bad("Not Registered"));
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
@@ -140,20 +110,13 @@ impl Engine {
                 outcome = Err(Rejection::TooManyNew);
                 return;
             };
-            let before = (room != Room::Enough).then(|| record.clone());
-            let applied = registration.apply(record, limit, &mut |binding| {
-                if durable {
-                    lost.bindings.push(binding);
-                }
+            let applied = room.change(record, |record| {
+                registration.apply(record, limit, &mut |binding| {
+                    if durable {
+                        lost.bindings.push(binding);
+                    }
+                })
             });
-            if let Some(before) = before
-                && applied.is_ok()
-                && !room.allows(&before, record)
-            {
-                *record = before;
-                outcome = Err(Rejection::Full);
-                return;
-            }
             if applied.is_ok() {
                 new_addresses.take(now, aor, &new);
             }
@@ -175,8 +138,11 @@ impl Engine {
             self.counters.limited_location += u64::from(*rejection == Rejection::Full);
             self.counters.contacts_too_new += u64::from(*rejection == Rejection::TooManyNew);
         })?;
-        if applied.effect != Effect::Nothing && applied.is_here {
-            self.note_registration(aor, &request.flow);
+        if applied.effect != Effect::Nothing {
+            if applied.is_here {
+                self.note_registration(aor, &request.flow);
+            }
+            self.note_flow_registered(&request.flow);
         }
         self.answer(request, progress, aor, applied, &headers);
         Ok(())
@@ -203,13 +169,7 @@ impl Engine {
                 self.reply(&request.message, request.flow, progress.server, &reply);
             }
             (_, Durability::Async) => {
-                let kind = QueryKind::SaveBindings {
-                    aor: Box::from(aor),
-                    record: applied.after.unwrap_or_default(),
-                    version: applied.version,
-                };
-                self.queries.push_back(Query { id: None, kind });
-                self.counters.queries_save += 1;
+                self.save_later(aor, applied.after.unwrap_or_default(), applied.version);
                 self.registered(request, aor, applied.contacts);
                 self.reply(&request.message, request.flow, progress.server, &reply);
             }
@@ -217,7 +177,11 @@ impl Engine {
     }
 
     /// Refuses a REGISTER if its Path is not believed, or if its source may be spoofed but must not be.
-    fn believes_way(&mut self, request: &Request<'_>, progress: Progress) -> Result<(), Rejection> {
+    pub(super) fn believes_way(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+    ) -> Result<(), Rejection> {
         if !self.believes_path(request) {
             return Err(Rejection::Path);
         }
@@ -324,13 +288,7 @@ impl Engine {
             }
         });
         if let Some((record, version)) = rolled_back {
-            let kind = QueryKind::SaveBindings {
-                aor: Box::from(aor),
-                record,
-                version,
-            };
-            self.queries.push_back(Query { id: None, kind });
-            self.counters.queries_save += 1;
+            self.save_later(aor, record, version);
         }
     }
 
@@ -382,10 +340,4 @@ impl Engine {
         });
         again.flatten()
     }
-}
-
-fn encoded(record: &AorRecord) -> Box<[u8]> {
-    let mut bytes = Vec::new();
-    codec::encode(record, &mut bytes);
-    bytes.into_boxed_slice()
 }

@@ -6,7 +6,7 @@ use sip_message::{HeaderName, Method, Uri};
 use super::Progress;
 use super::in_dialog::Position;
 use super::matching::Matched;
-use crate::config::{Action, Relay, RelayTarget, StateMode};
+use crate::config::{Action, Listener, Relay, RelayTarget, StateMode};
 use crate::engine::context::BranchPolicy;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::status::Status;
@@ -85,7 +85,11 @@ impl Engine {
             Action::Redirect(_) | Action::Reject { .. } => None,
         });
         let timeout_ms = relay.and_then(|r| r.timeout_s).map(|s| s.saturating_mul(1000));
-        let state = rule.and_then(|r| r.state).unwrap_or(config.state);
+        // The 200 to a REGISTER is read here, which takes the transaction.
+        let state = match request.method == Method::Register {
+            true => StateMode::Transaction,
+            false => rule.and_then(|r| r.state).unwrap_or(config.state),
+        };
         // §16.5: targets are added only if the Request-URI is of a domain of ours and no Route names the way.
         let recurse = relay.is_some_and(|r| r.recurse)
             && state == StateMode::Transaction
@@ -110,11 +114,12 @@ impl Engine {
     /// Sends the request by Route, dialog or rule.
     fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
         if let Some(next) = &plan.position.next_route {
+            if plan.position.is_service_route {
+                return self.follow_service_route(request, progress, plan, next);
+            }
             return self.follow_route(request, progress, plan, next);
         }
-        if let Some(route) = plan.position.flow
-            && !has_moved(request, &route)
-        {
+        if let Some(route) = plan.position.flow {
             return self.follow_flow(request, progress, plan, route);
         }
         if plan.position.in_dialog {
@@ -165,7 +170,8 @@ impl Engine {
     }
 
     /// Sends a request by the flow that our Route names (RFC 5626 §5.3.1). If the flow is the only way, the
-    /// request goes on that connection or not at all. Else the Request-URI is tried after the flow.
+    /// request goes on that connection or not at all. Else the Request-URI is tried after the flow. The flow of
+    /// our Path is the only way, and the Request-URI is the contact there.
     fn follow_flow(
         &mut self,
         request: &Request<'_>,
@@ -175,22 +181,25 @@ impl Engine {
     ) {
         let flow = route.flow;
         let listener = self.config.listeners.get(usize::from(flow.listener.0));
-        if listener.is_none_or(|l| l.transport != flow.transport) {
+        // Before a restart, another listener may have had this number.
+        let fits = |l: &Listener| {
+            l.transport == flow.transport && l.address.is_ipv4() == flow.remote.ip().to_canonical().is_ipv4()
+        };
+        if !listener.is_some_and(fits) {
             return self.no_way(request, progress, Status::FLOW_FAILED);
         }
         if request.is_secure() && !flow.transport.is_secure() {
             return self.no_way(request, progress, Status::NOT_SECURE);
         }
-        let (flow_only, contact) = match route.only {
-            true => (FlowOnly::Route, None),
-            false => {
-                let contact = ContactRef {
-                    uri: request.uri_text,
-                    path: &[],
-                    domain: 0,
-                };
-                (FlowOnly::None, Some(contact))
-            }
+        let contact = ContactRef {
+            uri: request.uri_text,
+            path: &[],
+            domain: 0,
+        };
+        let (flow_only, contact) = match (plan.position.by_path, route.only) {
+            (true, in_dialogs) => (FlowOnly::Path { in_dialogs }, Some(contact)),
+            (false, true) => (FlowOnly::Route, None),
+            (false, false) => (FlowOnly::None, Some(contact)),
         };
         self.send(request, progress, plan, Reach::Flow(flow, flow_only), contact);
     }
@@ -213,7 +222,7 @@ impl Engine {
 
     /// Follows the rule of a new request. Without a rule, a domain of ours goes by location, and anything
     /// else gets 403.
-    fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
+    pub(super) fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
         let Some(rule) = plan.matched.rule else {
             if self.own_domain_of(&request.uri).is_some() {
                 return self.follow_location(request, progress, plan);
@@ -231,7 +240,7 @@ impl Engine {
         }
     }
 
-    fn follow_relay(
+    pub(super) fn follow_relay(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
@@ -426,10 +435,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// Whether the user agent that a token leads to has moved to another public address since (RFC 3261 §12.2).
-fn has_moved(request: &Request<'_>, route: &RouteFlow) -> bool {
-    let moved = |uri| Engine::leads_past_nat(uri, &route.flow);
-    !route.only && request.uri.sip().is_some_and(moved)
 }

@@ -3,6 +3,7 @@
 pub mod framing;
 mod next_hop;
 mod peer;
+pub(crate) mod private;
 pub mod stun;
 pub mod via;
 pub mod websocket;

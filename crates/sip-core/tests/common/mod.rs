@@ -22,7 +22,8 @@ use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::location::AorRecord;
 use sip_core::location::codec::RecordRef;
-use sip_core::location::shard::Shard;
+use sip_core::location::reachability::{Reachability, flow_key};
+use sip_core::location::shard::{Shard, Walked};
 use sip_core::query::{Query, QueryKind, QueryResult, Record, Records, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
@@ -36,6 +37,7 @@ pub const CALLEE: &str = "192.0.2.20:5060";
 /// Shared state of one process, in one cell.
 pub struct Shared {
     shard: Mutex<Shard>,
+    pub reachability: Mutex<Reachability>,
     windows: Mutex<Windows>,
     pub cached: Mutex<HashMap<(Vec<u8>, Vec<u8>), Option<Secrets>>>,
     /// Changes by other workers before the next changes, one after the other.
@@ -46,6 +48,7 @@ impl Default for Shared {
     fn default() -> Self {
         Self {
             shard: Mutex::new(Shard::new((1, 2))),
+            reachability: Mutex::default(),
             windows: Mutex::new(Windows::new(1000, 0)),
             cached: Mutex::default(),
             before: Mutex::default(),
@@ -66,6 +69,30 @@ impl SharedState for Shared {
         if let Some(view) = self.shard.lock().unwrap().view(aor) {
             f(view);
         }
+    }
+    fn parts(&self) -> u32 {
+        1
+    }
+    fn places(&self, _part: u32) -> u32 {
+        self.shard.lock().unwrap().slots() as u32
+    }
+    fn walk_bindings(
+        &self,
+        _part: u32,
+        from: u32,
+        most: u32,
+        f: &mut dyn FnMut(&[u8], RecordRef<'_>),
+    ) -> Walked {
+        self.shard.lock().unwrap().visit(from, most, f)
+    }
+    fn reachability(&self, flow: &Flow, f: &mut dyn FnMut(&mut Reachability, u64)) {
+        f(&mut self.reachability.lock().unwrap(), flow_key((0, 0), flow));
+    }
+    fn has_lost_flows(&self) -> bool {
+        self.reachability.lock().unwrap().lost() > 0
+    }
+    fn forget_flows(&self, _part: u32, before_unix_s: u64) {
+        self.reachability.lock().unwrap().forget(before_unix_s);
     }
     fn location_bytes(&self) -> usize {
         self.shard.lock().unwrap().bytes()
@@ -129,6 +156,7 @@ pub fn config() -> Config {
             max_expires_s: 7200,
             durability: Durability::Memory,
         },
+        pings: None,
         trust: vec![],
         trust_names: vec![],
         destinations: sip_core::config::Destinations::default(),

@@ -89,6 +89,13 @@ impl Streams {
         }
     }
 
+    /// Closes an accepted connection whose registration was removed.
+    pub fn end_unregistered(&mut self, id: ConnId, counters: &mut NetCounters) {
+        if self.table.get_mut(id).is_some_and(|conn| !conn.is_outbound()) {
+            self.close(id, CloseReason::Unregistered, counters);
+        }
+    }
+
     /// Whether `ip` is banned. An address of the trust domain never is, although the same update may list a
     /// learnt address in both `banned` and `peers`.
     fn is_banned(&self, ip: IpAddr) -> bool {

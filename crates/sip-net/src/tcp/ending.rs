@@ -285,6 +285,7 @@ fn count(why: CloseReason, counters: &mut NetCounters) {
         CloseReason::Slow => &mut counters.tcp_closed_slow,
         CloseReason::Memory => &mut counters.tcp_closed_memory,
         CloseReason::Banned => &mut counters.tcp_closed_banned,
+        CloseReason::Unregistered => &mut counters.tcp_closed_unregistered,
         CloseReason::Handshake => &mut counters.tcp_closed_handshake,
         CloseReason::Silent => &mut counters.tcp_closed_silent,
         CloseReason::Tls => &mut counters.tcp_closed_tls,

@@ -36,6 +36,7 @@ pub(super) enum CloseReason {
     Slow,
     Memory,
     Banned,
+    Unregistered,
     Handshake,
     Silent,
     Tls,

@@ -35,6 +35,8 @@ pub trait Core {
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]);
     /// See [`Endpoint::handle_flow_closed`].
     fn handle_flow_closed(&mut self, now: Now, conn: ConnId);
+    /// See [`Endpoint::is_registered_over`].
+    fn is_registered_over(&mut self, now: Now, conn: ConnId) -> bool;
     /// See [`Endpoint::handle_failed_hop`].
     fn handle_failed_hop(&mut self, destination: SocketAddr);
     /// See [`Endpoint::handle_result`].
@@ -97,6 +99,10 @@ impl Core for Endpoint {
 
     fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
         Self::handle_flow_closed(self, now, conn);
+    }
+
+    fn is_registered_over(&mut self, now: Now, conn: ConnId) -> bool {
+        Self::is_registered_over(self, now, conn)
     }
 
     fn handle_failed_hop(&mut self, destination: SocketAddr) {

@@ -296,6 +296,11 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 self.streams.set_source_lists(&standing, &mut self.counters);
                 self.core.set_source_lists(standing);
             }
+            Control::EndFlow(conn) => {
+                if !self.core.is_registered_over(now, conn) {
+                    self.streams.end_unregistered(conn, &mut self.counters);
+                }
+            }
             Control::Drain { deadline_ms } => self.begin_drain(now, deadline_ms),
             Control::Stop => self.phase = Phase::Stopping,
             Control::Publish => self.publish_at = now.instant,

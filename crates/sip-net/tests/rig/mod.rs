@@ -20,8 +20,8 @@ pub mod websocket;
 
 pub use late::unless_late;
 pub use net::{
-    PATIENCE, accept, any_port, closed, closed_to_datagrams, connect, connect_from, expect, listen, own_ip,
-    read_to_end, receive, udp_client, wait_for_delivery, write,
+    PATIENCE, accept, any_port, closed, closed_to_datagrams, connect, connect_from, expect, framed, listen,
+    own_ip, read_to_end, receive, udp_client, wait_for_delivery, write,
 };
 
 use std::collections::{BTreeSet, VecDeque};
@@ -362,6 +362,10 @@ impl Core for Fake {
         }
     }
 
+    fn is_registered_over(&mut self, _: Now, _: ConnId) -> bool {
+        false
+    }
+
     fn handle_failed_hop(&mut self, destination: SocketAddr) {
         let worker = self.worker.0;
         let _ = self.told.send(Report::HopFailed { worker, destination });
@@ -524,6 +528,7 @@ pub fn config(workers: u16) -> Config {
             max_expires_s: 7200,
             durability: Durability::Memory,
         },
+        pings: None,
         trust: Vec::new(),
         trust_names: Vec::new(),
         destinations: sip_core::config::Destinations::default(),
@@ -789,10 +794,3 @@ impl Rig {
 
 /// An address without listener.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-
-/// A framed message with the start line `text`.
-pub fn framed(text: &str, body: usize) -> Vec<u8> {
-    let mut message = format!("{text}\r\nContent-Length: {body}\r\n\r\n").into_bytes();
-    message.resize(message.len() + body, b'x');
-    message
-}

@@ -142,3 +142,10 @@ pub fn write(stream: &mut impl Write, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
     stream.flush().unwrap();
 }
+
+/// A framed message with the start line `text`.
+pub fn framed(text: &str, body: usize) -> Vec<u8> {
+    let mut message = format!("{text}\r\nContent-Length: {body}\r\n\r\n").into_bytes();
+    message.resize(message.len() + body, b'x');
+    message
+}

@@ -104,6 +104,8 @@ impl Watch {
             | Event::InviteCompleted { .. }
             | Event::MemberFailed { .. }
             | Event::MemberRecovered { .. }
+            | Event::ContactLost { .. }
+            | Event::ContactReturned { .. }
             | Event::NextHopFailed { .. }
             | Event::NextHopReturned { .. } => return,
         };

@@ -320,10 +320,14 @@ fn registration_schemas() -> Value {
                 "instance": maybe("string", "+sip.instance (RFC 5626)."),
                 "reg_id": maybe("integer", "reg-id (RFC 5626)."),
                 "path": maybe("string", "Values of Path, topmost first (RFC 3327)."),
+                "ping": {
+                    "enum": ["unanswered", "answered", "lost", null],
+                    "description": "Whether the phone behind a NAT answers pings. `lost`: it gets no requests; null: it is not pinged.",
+                },
             }),
             &[
                 "address_of_record", "contact", "source", "transport", "user_agent", "expires_unix_s", "left_s",
-                "call_id", "cseq", "q", "instance", "reg_id", "path",
+                "call_id", "cseq", "q", "instance", "reg_id", "path", "ping",
             ],
         ),
         "Removed": object(

@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use sip_backend::shared::Place;
+use sip_core::location::reachability::Reach;
 
 use super::api::{decoded, error};
 use super::{Pages, json as page};
@@ -130,7 +131,7 @@ fn place(cursor: &str, run: u32) -> Option<Place> {
 }
 
 fn shown(row: &Row, now_unix_s: u64) -> Value {
-    let Row { aor, binding } = row;
+    let Row { aor, binding, reach } = row;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let maybe = |bytes: &[u8]| (!bytes.is_empty()).then(|| text(bytes));
     json!({
@@ -147,6 +148,11 @@ fn shown(row: &Row, now_unix_s: u64) -> Value {
         "instance": maybe(&binding.instance),
         "reg_id": (binding.reg_id != 0).then_some(binding.reg_id),
         "path": maybe(&binding.path),
+        "ping": reach.map(|reach| match reach {
+            Reach::Unanswered => "unanswered",
+            Reach::Answered => "answered",
+            Reach::Lost => "lost",
+        }),
     })
 }
 
@@ -303,7 +309,7 @@ pub(super) mod tests {
             "address_of_record": "bob@example.com", "contact": "sip:bob@192.0.2.17:5062",
             "source": "192.0.2.17:5062", "transport": "udp", "user_agent": "Example Phone 2.1",
             "call_id": "843817637684230@998sdasdh09", "cseq": 1826, "q": 0.5,
-            "instance": null, "reg_id": null, "path": null,
+            "instance": null, "reg_id": null, "path": null, "ping": null,
         });
         assert_eq!(Value::Object(row.clone()), expected);
     }

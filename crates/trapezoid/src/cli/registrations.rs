@@ -215,6 +215,7 @@ fn details(row: &Value) -> String {
         ("instance", row["instance"].as_str().map(str::to_owned)),
         ("reg-id", number("reg_id")),
         ("path", row["path"].as_str().map(str::to_owned)),
+        ("ping", row["ping"].as_str().map(str::to_owned)),
     ];
     let known = lines.into_iter().filter_map(|(name, value)| Some((name, value?)));
     known
@@ -285,7 +286,10 @@ fn cells(row: &Value) -> [String; COLUMNS] {
         word(row, "address_of_record"),
         word(row, "contact"),
         source_of(row),
-        format!("{} s", row["left_s"].as_u64().unwrap_or_default()),
+        match (row["left_s"].as_u64().unwrap_or_default(), row["ping"].as_str()) {
+            (left, Some("lost")) => format!("{left} s, lost"),
+            (left, _) => format!("{left} s"),
+        },
         word(row, "user_agent"),
     ]
     .map(|cell| plain(&cell))

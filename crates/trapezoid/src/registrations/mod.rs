@@ -17,9 +17,13 @@ use sip_backend::metrics::{Counter, Sample, Value};
 use sip_backend::shared::{Place, SLICE, Shared};
 use sip_core::config::Durability;
 use sip_core::location::codec::{self, RecordRef};
+use sip_core::location::reachability::Reach;
 use sip_core::location::{AorRecord, Binding, Removal};
 use sip_core::query::{Query, QueryKind, QueryResult};
 use sip_core::shared::SharedState as _;
+use sip_core::transport::Transport;
+use sip_net::hub::Hub;
+use sip_net::mailbox::{Control, Item};
 
 pub(crate) use self::filter::{Filter, Origin, canonical, written};
 pub(crate) use self::waiting::{OPERATOR, Waiting};
@@ -42,6 +46,8 @@ pub(crate) struct Row {
     pub aor: Box<[u8]>,
     /// The binding at the time of reading.
     pub binding: Binding,
+    /// Whether its phone answers pings; `None`: it is not pinged.
+    pub reach: Option<Reach>,
 }
 
 impl Row {
@@ -86,6 +92,7 @@ pub(crate) struct Registrations(Arc<Parts>);
 struct Parts {
     shared: Arc<Shared>,
     backend: Arc<Backend>,
+    hub: Hub,
     waiting: Arc<Waiting>,
     durability: Mutex<Durability>,
     removed: Counter,
@@ -98,17 +105,19 @@ impl fmt::Debug for Registrations {
 }
 
 impl Registrations {
-    /// The registrations in `shared`, stored by `backend`. Its sink passes the results of [`OPERATOR`] to
+    /// The registrations in `shared`, stored by `backend`, of the workers of `hub`. The sink of `backend` passes the results of [`OPERATOR`] to
     /// `waiting`.
     pub(crate) fn new(
         shared: Arc<Shared>,
         backend: Arc<Backend>,
+        hub: Hub,
         waiting: Arc<Waiting>,
         durability: Durability,
     ) -> Self {
         Self(Arc::new(Parts {
             shared,
             backend,
+            hub,
             waiting,
             durability: Mutex::new(durability),
             removed: Counter::default(),
@@ -159,7 +168,7 @@ impl Registrations {
             tokio::task::yield_now().await;
         }
         Page {
-            rows: rows.rows,
+            rows: self.with_reach(rows.rows),
             next,
         }
     }
@@ -175,7 +184,17 @@ impl Registrations {
         self.0.shared.read_bindings(aor, &mut |record| {
             rows.take(filter, aor, record, usize::MAX, now_unix_s);
         });
-        rows.rows
+        self.with_reach(rows.rows)
+    }
+
+    fn with_reach(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        for row in &mut rows {
+            row.reach = match row.binding.received.transport {
+                Transport::Udp => self.0.shared.reach(&row.binding.received),
+                Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => None,
+            };
+        }
+        rows
     }
 
     /// Removes one contact of an address-of-record, or all. Returns how many. The change is in force at once,
@@ -193,6 +212,7 @@ impl Registrations {
         let Parts {
             shared,
             backend,
+            hub,
             durability,
             removed,
             ..
@@ -218,6 +238,11 @@ impl Registrations {
                     return Err(NotRemoved::NotSaved);
                 }
             }
+        }
+        for conn in removal.flows() {
+            // A worker that cannot take the order has more to do than to close a connection.
+            let mailbox = hub.mailbox(conn.worker);
+            let _ = mailbox.map(|mailbox| mailbox.post(Item::Control(Control::EndFlow(conn))));
         }
         let count = removal.live(now_ms / 1000);
         removed.add(count as u64);
@@ -294,6 +319,7 @@ impl Rows {
         self.rows.extend(wanted.map(|binding| Row {
             aor: aor.into(),
             binding: binding.to_owned(),
+            reach: None,
         }));
         let new = self.rows.get(before..).unwrap_or_default();
         let bytes = self.bytes + new.iter().map(Row::bytes).sum::<usize>();

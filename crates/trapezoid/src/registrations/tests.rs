@@ -80,7 +80,11 @@ fn opened(durability: Durability, result: Result<(), Unavailable>) -> (Registrat
     };
     let sink = Arc::new(Sink(Arc::clone(&waiting)));
     let backend = Arc::new(Backend::new(sink).with_location(store));
-    (Registrations::new(shared, backend, waiting, durability), asked)
+    let (hub, _) = Hub::new(1, &sip_net::settings::Settings::default()).expect("a mailbox");
+    (
+        Registrations::new(shared, backend, hub, waiting, durability),
+        asked,
+    )
 }
 
 /// Registers contacts of these users for an hour.

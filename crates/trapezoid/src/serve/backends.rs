@@ -99,6 +99,7 @@ impl Backends {
         let registrations = Registrations::new(
             Arc::clone(&shared),
             Arc::clone(&backend),
+            hub.clone(),
             waiting,
             loaded.core.registrar.durability,
         );

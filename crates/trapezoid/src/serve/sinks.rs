@@ -168,6 +168,12 @@ fn record(event: &Event) {
         Event::PeerMet { address } => {
             tracing::debug!(%address, "a peer of the trust domain");
         }
+        Event::ContactLost { aor, source } => {
+            tracing::debug!(aor = &*lossy(aor), %source, "a contact behind a NAT no longer answers pings, and gets no requests");
+        }
+        Event::ContactReturned { source } => {
+            tracing::debug!(%source, "a contact behind a NAT is there again");
+        }
         Event::MemberFailed { group, member } => {
             tracing::warn!(
                 group = &*lossy(group),

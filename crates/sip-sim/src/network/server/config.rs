@@ -90,6 +90,7 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
                 DurabilityPlan::Memory => Durability::Memory,
             },
         },
+        pings: None,
         trust: vec![network(SERVER_NET)],
         trust_names: vec![],
         credentials_deadline_ms: 3000,
