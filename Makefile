@@ -14,7 +14,7 @@ test:   ## install what the tests need, run every test
 check:  ## formatting, lints, tidiness, dependency policy, documentation
 	cargo xtask check
 
-lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, connections, memory, workers, split, all)
+lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, connections, memory, workers, split, pings, all)
 	cargo run --release --package trapezoid -- lab $(ARGS)
 
 sim:    ## simulate networks under faults (SEEDS=FROM..TO, MINUTES=N, SEED=N)

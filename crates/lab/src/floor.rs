@@ -105,13 +105,7 @@ impl Floor {
 
     fn pass_on(&mut self, source: SocketAddr, bytes: &[u8], out: &mut Out) {
         let Some(target) = self.options.target else {
-            let rest = memchr::memchr(b'\r', bytes).and_then(|at| bytes.get(at..));
-            let rest = rest.unwrap_or_default();
-            let to = memchr::memmem::find(rest, TO).map(|at| at + TO.len());
-            let end = to.and_then(|to| Some(to + memchr::memchr(b'\r', rest.get(to..)?)?));
-            let (before, after) = rest.split_at(end.unwrap_or(0));
-            let tag = end.map_or(&b""[..], |_| TAG);
-            out.push(source, &[STATUS_LINE, before, tag, after]);
+            out.push(source, &ok(bytes));
             return;
         };
         if source == target {
@@ -124,6 +118,17 @@ impl Floor {
             out.push(target, &[bytes]);
         }
     }
+}
+
+/// The 200 to a request without a body, in parts: the request itself with another first line, and a tag in To.
+pub(crate) fn ok(request: &[u8]) -> [&[u8]; 4] {
+    let rest = memchr::memchr(b'\r', request).and_then(|at| request.get(at..));
+    let rest = rest.unwrap_or_default();
+    let to = memchr::memmem::find(rest, TO).map(|at| at + TO.len());
+    let end = to.and_then(|to| Some(to + memchr::memchr(b'\r', rest.get(to..)?)?));
+    let (before, after) = rest.split_at(end.unwrap_or(0));
+    let tag = end.map_or(&b""[..], |_| TAG);
+    [STATUS_LINE, before, tag, after]
 }
 
 /// Datagrams to send, one after the other in one buffer.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cpu;
 use crate::experiments::{
-    Scale, Session, batching, checks, connections, memory, overload, peers, split, transport, workers,
+    Scale, Session, batching, checks, connections, memory, overload, peers, pings, split, transport, workers,
 };
 use crate::failure::{Failure, Outcome, Stop};
 use crate::machine;
@@ -32,11 +32,13 @@ pub enum Name {
     Workers,
     /// What the split of CPU time says and costs.
     Split,
+    /// What NAT keep-alive pings cost.
+    Pings,
 }
 
 impl Name {
     /// All of them, in the order in which `all` makes them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Transport,
         Self::Overload,
         Self::Batching,
@@ -45,6 +47,7 @@ impl Name {
         Self::Memory,
         Self::Workers,
         Self::Split,
+        Self::Pings,
     ];
 
     /// As on the command line.
@@ -58,6 +61,7 @@ impl Name {
             Self::Memory => "memory",
             Self::Workers => "workers",
             Self::Split => "split",
+            Self::Pings => "pings",
         }
     }
 }
@@ -173,6 +177,7 @@ fn measure(
         Name::Memory => memory::run(&mut session),
         Name::Workers => workers::run(&mut session),
         Name::Split => split::run(&mut session),
+        Name::Pings => pings::run(&mut session),
     };
     station.close();
     results.provenance.probe_after_ms = cpu::probe(results.provenance.server_cpu).unwrap_or(0.0);

@@ -2,6 +2,7 @@
 
 mod crowd;
 mod holding;
+mod pings;
 mod steps;
 mod workers;
 

@@ -1,5 +1,6 @@
 //! What experiments in steps measure: a server of its own for each step, and its figures. Pure.
 
+mod pings;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,8 @@ use crate::cpu::{Used, ratio};
 use crate::crowd::said;
 use crate::load::{Operation, Report, Transport};
 
+pub use pings::{Counted, Phase, Ping, PingPlan, Pinged};
+pub(crate) use pings::{REGISTRATIONS, WINDOW_S};
 pub use workers::{Part, SplitTime, Spread, shares};
 pub(crate) use workers::{SPLIT_TURN_S, WORKER, split_load_s};
 
@@ -194,6 +197,8 @@ pub enum Step {
         /// Seconds for which it stays on after them.
         seconds: u32,
     },
+    /// NAT keep-alive of many registered contacts.
+    Pings(PingPlan),
 }
 
 impl Step {
@@ -246,6 +251,7 @@ impl Step {
                 )
             }
             Self::Split { scenario, rate, .. } => format!("{} {rate} calls/s", scenario.name()),
+            Self::Pings(plan) => plan.text(),
         }
     }
 
@@ -262,7 +268,8 @@ impl Step {
             | Self::Transactions { .. }
             | Self::Ringing { .. }
             | Self::Contacts { .. }
-            | Self::Split { .. } => 1,
+            | Self::Split { .. }
+            | Self::Pings(_) => 1,
         }
     }
 
@@ -279,7 +286,8 @@ impl Step {
             | Self::Ringing { .. }
             | Self::Contacts { .. }
             | Self::Workers { .. }
-            | Self::Split { .. } => Some(Key::P256),
+            | Self::Split { .. }
+            | Self::Pings(_) => Some(Key::P256),
         }
     }
 
@@ -296,7 +304,8 @@ impl Step {
             | Self::Attackers { .. }
             | Self::InMemory
             | Self::Workers { .. }
-            | Self::Split { .. } => Server::Trapezoid,
+            | Self::Split { .. }
+            | Self::Pings(_) => Server::Trapezoid,
         }
     }
 
@@ -309,7 +318,8 @@ impl Step {
             | Self::Ringing { .. }
             | Self::Contacts { .. }
             | Self::Workers { .. }
-            | Self::Split { .. } => Kind::Tcp,
+            | Self::Split { .. }
+            | Self::Pings(_) => Kind::Tcp,
             Self::Messages { .. }
             | Self::Attackers { .. }
             | Self::InMemory
@@ -321,7 +331,9 @@ impl Step {
     /// Whether there must be certificates.
     pub fn needs_certificates(&self) -> bool {
         match self {
-            Self::Transactions { .. } | Self::Ringing { .. } | Self::Contacts { .. } => false,
+            Self::Transactions { .. } | Self::Ringing { .. } | Self::Contacts { .. } | Self::Pings(_) => {
+                false
+            }
             Self::Workers { scenario, .. } | Self::Split { scenario, .. } => {
                 scenario.case().transport == Transport::Tls
             }
@@ -448,6 +460,15 @@ impl Measured {
         }
     }
 
+    /// Its contacts that were pinged, if it is a step of that.
+    pub fn pinged(&self) -> Option<&Pinged> {
+        if let Figures::Pings(found) = &self.figures {
+            Some(found)
+        } else {
+            None
+        }
+    }
+
     /// Its clients that came back at once, if it is a step of that.
     pub fn storm(&self) -> Option<&Storm> {
         if let Figures::Storm(found) = &self.figures {
@@ -480,6 +501,8 @@ pub enum Figures {
     Workers(Box<Spread>),
     /// Of [`Step::Split`].
     Split(Box<SplitTime>),
+    /// Of [`Step::Pings`].
+    Pings(Box<Pinged>),
 }
 
 /// Bytes of what a server holds.

@@ -21,6 +21,7 @@ const VALUES: &[&str] = &[
     "timeout",
     "backoff",
     "give-up",
+    "port",
 ];
 
 /// What was asked for.

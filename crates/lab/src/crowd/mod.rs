@@ -7,9 +7,10 @@
 //! trapezoid lab-crowd handshakes connect, shake hands, close, again and again, for SECONDS
 //! trapezoid lab-crowd storm      COUNT clients that come back at once after the server's restart
 //! trapezoid lab-crowd crypto     both ends in memory: CPU time of the server's end of a handshake
+//! trapezoid lab-crowd phones     COUNT phones behind NATs register by UDP, then answer pings; until stdin ends
 //! ```
 //! `trapezoid lab-crowd help` lists the options. Clients come from 127.0.1.0/24, since one address alone has not
-//! enough ports. Linux only, loopback only. What is printed is in [`said`].
+//! enough ports; each phone has an address of its own. Linux only, loopback only. What is printed is in [`said`].
 
 mod arguments;
 mod crypto;
@@ -18,6 +19,7 @@ mod handshakes;
 mod idle;
 mod link;
 mod loris;
+mod phones;
 pub mod said;
 mod speech;
 mod storm;
@@ -44,7 +46,9 @@ handshakes  --seconds S  --resume: each connection resumes the session of the on
 storm       --count N  --timeout SECONDS of an attempt (4)  --backoff SECONDS before the second,
             twice as many before the third and so on (1)  --give-up SECONDS (120)
             --fresh: without tickets
-crypto      --seconds S for each case (1)  --certificates DIRECTORY with p256.pem, p256.key, rsa.pem, rsa.key";
+crypto      --seconds S for each case (1)  --certificates DIRECTORY with p256.pem, p256.key, rsa.pem, rsa.key
+phones      --count N  --rate N registrations a second (30000)  --port PORT of all phones (any)
+            lines on stdin, each answered with what came since the last: count; mute: answer no more";
 
 /// Does what the words of a command line say: a mode, then options.
 ///
@@ -60,6 +64,7 @@ pub fn run(words: &[String]) -> Result<(), Box<dyn std::error::Error>> {
         "handshakes" => handshakes::run(&arguments),
         "storm" => storm::run(&arguments),
         "crypto" => crypto::run(&arguments),
+        "phones" => phones::run(&arguments),
         "help" => said::line(USAGE),
         other => Err(format!("no mode {other:?}\n{USAGE}").into()),
     }

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Outcome;
 
+/// An order to the phones: say what came since the last order.
+pub(crate) const COUNT: &str = "count";
+/// The same, and answer no more.
+pub(crate) const MUTE: &str = "mute";
+
 /// Idle connections, when they have ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
@@ -75,6 +80,58 @@ pub struct Storm {
     pub took_s: f64,
 }
 
+/// Phones that have registered, when they end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phones {
+    /// That were to register.
+    pub asked: u32,
+    /// That are registered.
+    pub registered: u32,
+    /// REGISTERs sent again because no response came.
+    pub resent: u64,
+    /// Phones without any response in the end.
+    pub unanswered: u32,
+    /// Responses other than 200.
+    pub refused: u32,
+    /// The status of the last of them.
+    pub status: Option<u16>,
+    /// Seconds from the first REGISTER to the last response.
+    pub seconds: f64,
+    /// Datagrams that the kernel did not take.
+    pub unsent: u64,
+}
+
+/// What came to the phones since the last time that they were asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pings {
+    /// Seconds since then.
+    pub seconds: f64,
+    /// OPTIONS.
+    pub options: u64,
+    /// Empty lines.
+    pub crlf: u64,
+    /// OPTIONS that were answered.
+    pub answered: u64,
+    /// Anything else.
+    pub others: u64,
+    /// Pings in each window of 100 ms.
+    pub windows: Vec<u32>,
+    /// Contacts by the number of OPTIONS that they got: none, one, two and so on. The last has more, too.
+    pub contacts_by_pings: Vec<u64>,
+}
+
+impl Pings {
+    /// Pings of both kinds.
+    pub fn total(&self) -> u64 {
+        self.options + self.crlf
+    }
+
+    /// The windows without the last, which is incomplete.
+    pub fn whole_windows(&self) -> &[u32] {
+        self.windows.split_last().map_or(&[][..], |(_, whole)| whole)
+    }
+}
+
 /// A case of handshakes in memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Crypto {
@@ -137,6 +194,11 @@ mod tests {
             "median_s":0.9,"p99_s":1.75,"took_s":1.81}"#;
         let storm: Storm = serde_json::from_str(storm).unwrap();
         assert_eq!((storm.resumed, storm.most_tries), (4_999, 2));
+        let pings = r#"{"seconds":2.0,"options":7,"crlf":2,"answered":7,"others":0,"windows":[4,5,0],
+            "contacts_by_pings":[0,7]}"#;
+        let pings: Pings = serde_json::from_str(pings).unwrap();
+        assert_eq!((pings.total(), pings.whole_windows()), (9, &[4, 5][..]));
+        assert_eq!(Pings::default().whole_windows(), [0; 0]);
         let crypto = r#"{"version":"1.3","key":"P-256","resumed":true,"interface":"ours","handshakes":900,
             "mean_us":110.5,"median_us":109.0}"#;
         let crypto: Crypto = serde_json::from_str(crypto).unwrap();

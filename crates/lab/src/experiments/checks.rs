@@ -39,6 +39,7 @@ pub(crate) fn of(results: &Results) -> Vec<Check> {
         "memory" => super::memory::checks(results),
         "workers" => super::workers::checks(results),
         "split" => super::split::checks(results),
+        "pings" => super::pings::checks(results),
         _ => Vec::new(),
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod connections;
 pub(crate) mod memory;
 pub(crate) mod overload;
 pub(crate) mod peers;
+pub(crate) mod pings;
 pub(crate) mod split;
 pub(crate) mod steps;
 #[cfg(test)]

@@ -8,8 +8,8 @@ use crate::report::or_dash;
 use crate::results::Results;
 use crate::statistics::{Judgement, median};
 use crate::steps::{
-    Figures, Handshake, Measured, Memory, Messages, Pace, Siege, SplitTime, Spread, Step, Storm, shares,
-    split_load_s,
+    Figures, Handshake, Measured, Memory, Messages, Pace, Phase, Pinged, Siege, SplitTime, Spread, Step,
+    Storm, shares, split_load_s,
 };
 
 /// Part of the calls that are completed where all of them should be.
@@ -99,6 +99,7 @@ pub(crate) fn expected(step: &Step, pace: &Pace) -> f64 {
         Step::Split {
             warm, turns, seconds, ..
         } => START + f64::from(warm) + split_load_s(turns, seconds) + AROUND,
+        Step::Pings(plan) => START + plan.seconds(),
     }
 }
 
@@ -217,6 +218,7 @@ pub(crate) fn line(measured: &Measured) -> String {
         ),
         Figures::Workers(spread) => line_of_spread(spread),
         Figures::Split(split) => line_of_split(split),
+        Figures::Pings(pinged) => line_of_pings(pinged),
     };
     format!("{:<52} {figures}", measured.step.text())
 }
@@ -235,6 +237,14 @@ fn line_of_split(split: &SplitTime) -> String {
         100.0 * (median(&split.ratios()).unwrap_or(1.0) - 1.0),
         split.accounted()
     )
+}
+
+fn line_of_pings(pinged: &Pinged) -> String {
+    let each = pinged.phases.iter().map(|phase| {
+        let (cpu, rate) = (100.0 * phase.server.utilization(), phase.rate());
+        format!("{cpu:.1} % CPU at {rate:.0} pings/s")
+    });
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// Shares of workers in one cell: `52/48 %`.
@@ -288,6 +298,7 @@ pub(crate) fn doubts(measured: &[Measured]) -> Vec<String> {
             Figures::Held(held) => short_of(&held.load).into_iter().collect(),
             Figures::Workers(spread) => of_calls(&spread.load),
             Figures::Split(split) => of_calls(&split.load),
+            Figures::Pings(pinged) => of_pings(pinged),
         };
         found.extend(
             texts
@@ -374,6 +385,40 @@ fn of_calls(load: &Report) -> Vec<String> {
         .saturated
         .then(|| "the generator was full".to_owned());
     short_of(load).into_iter().chain(full).collect()
+}
+
+fn of_pings(pinged: &Pinged) -> Vec<String> {
+    let phones = &pinged.phones;
+    let mut texts = Vec::new();
+    if phones.registered < phones.asked {
+        texts.push(format!(
+            "{} of {} phones registered: {} got no response, {} another one (the last {})",
+            phones.registered,
+            phones.asked,
+            phones.unanswered,
+            phones.refused,
+            phones.status.unwrap_or_default()
+        ));
+    }
+    let dropped = |drops: fn(&Phase) -> u64| pinged.phases.iter().map(drops).sum::<u64>();
+    let (server, own) = (
+        dropped(|phase| phase.server_drops),
+        dropped(|phase| phase.phone_drops),
+    );
+    if server + own > 0 {
+        texts.push(format!(
+            "{server} datagrams overflowed the server's receive buffer, {own} that of the phones"
+        ));
+    }
+    let windows = |phase: &Phase| phase.heard.whole_windows().len();
+    let all: usize = pinged.phases.iter().map(windows).sum();
+    let empty: usize = pinged.phases.iter().map(Phase::empty_windows).sum();
+    if empty > 0 {
+        texts.push(format!(
+            "no ping came in {empty} of {all} windows of 100 ms: something else had the CPU, or the server stood still"
+        ));
+    }
+    texts
 }
 
 fn of_storm(storm: &Storm) -> Vec<String> {

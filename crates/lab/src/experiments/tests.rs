@@ -25,6 +25,7 @@ fn run_in(name: &str, session: &mut Session<'_>) -> Outcome<()> {
         "memory" => memory::run(session),
         "workers" => workers::run(session),
         "split" => split::run(session),
+        "pings" => pings::run(session),
         other => panic!("no experiment {other}"),
     }
 }
@@ -349,6 +350,7 @@ fn what_was_not_measured_is_no_shape() {
         "memory",
         "workers",
         "split",
+        "pings",
     ] {
         let checks = checks::of(&Results::new(name, true));
         assert!(

@@ -18,7 +18,7 @@ pub(super) fn page(results: &Results) -> Page {
     }
 }
 
-fn mebibytes(bytes: u64) -> String {
+pub(super) fn mebibytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
@@ -97,7 +97,8 @@ pub(super) fn findings(results: &Results) -> Vec<String> {
             | Step::Handshakes { .. }
             | Step::Storm { .. }
             | Step::Workers { .. }
-            | Step::Split { .. } => return None,
+            | Step::Split { .. }
+            | Step::Pings(_) => return None,
         };
         Some(format!("{what} {each} bytes."))
     };

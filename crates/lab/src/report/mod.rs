@@ -8,6 +8,7 @@ mod memory;
 mod model;
 mod overload;
 mod peers;
+mod pings;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub fn page(results: &Results) -> Outcome<Page> {
         "memory" => memory::page(results),
         "workers" => workers::page(results),
         "split" => split::page(results),
+        "pings" => pings::page(results),
         _ => transport::page(results, paper),
     };
     page.verdict = verdict::of(results);

@@ -18,6 +18,7 @@ pub(super) fn of(results: &Results) -> Verdict {
         "memory" => super::memory::findings(results),
         "workers" => super::workers::findings(results),
         "split" => super::split::findings(results),
+        "pings" => super::pings::findings(results),
         _ => transport(results),
     };
     findings.extend(early_end(results));

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::{Certificates, PATIENCE, Site, words};
+use super::{Certificates, PATIENCE, Site};
 use crate::case::Server;
 use crate::failure::{Failure, Outcome};
 use crate::load::{DOMAIN, Transport};
-use crate::process::{Child, Output, ports};
+use crate::process::{Child, ports};
 use crate::programs;
 use crate::steps::{Key, Kind};
 
@@ -41,12 +41,7 @@ pub(crate) fn listen(server: Server, listener: &Listener<'_>, site: &Site<'_>) -
 
 fn trapezoid(listener: &Listener<'_>, site: &Site<'_>) -> Outcome<Child> {
     let config = site.write("trapezoid.toml", &configuration(listener, site))?;
-    let mut line = words(["", "serve", "--config"]);
-    if let Some(first) = line.first_mut() {
-        *first = site.program.into();
-    }
-    line.push(config.into());
-    site.start("trapezoid", line, Output::Log)
+    site.serve(config)
 }
 
 /// All on loopback, the usual limits but one: the crowd comes from sixteen addresses, as if behind as many

@@ -4,6 +4,7 @@ mod certificates;
 mod database;
 mod kamailio;
 mod listening;
+mod pinging;
 mod relays;
 mod trapezoid;
 
@@ -20,6 +21,7 @@ use crate::programs;
 pub(crate) use certificates::Certificates;
 pub(crate) use database::MariaDb;
 pub(crate) use listening::{Listener, cannot_listen, listen};
+pub(crate) use pinging::pinging;
 pub(crate) use relays::{Counters, DelayRelay, Passed};
 use relays::{bare_relay, floor};
 
@@ -87,6 +89,14 @@ impl Site<'_> {
             groups: self.groups,
             output,
         })
+    }
+
+    /// Starts our server with a configuration.
+    fn serve(&self, config: PathBuf) -> Outcome<Child> {
+        let mut line: Vec<OsString> = vec![self.program.into()];
+        line.extend(words(["serve", "--config"]));
+        line.push(config.into());
+        self.start("trapezoid", line, Output::Log)
     }
 
     fn write(&self, name: &str, text: &str) -> Outcome<PathBuf> {

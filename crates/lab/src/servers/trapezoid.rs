@@ -5,11 +5,11 @@ use std::process::Command;
 use rusqlite::Connection;
 
 use super::database::users;
-use super::{Certificates, Site, suffix, words};
+use super::{Certificates, Site, suffix};
 use crate::case::{Mode, Setup, State};
 use crate::failure::{Failure, Outcome};
 use crate::load::{DOMAIN, Operation};
-use crate::process::{Child, Output};
+use crate::process::Child;
 use crate::programs;
 
 pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
@@ -17,12 +17,7 @@ pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
     if setup.case.auth && setup.look_ups.is_none() {
         fill(site)?;
     }
-    let mut line = words(["", "serve", "--config"]);
-    if let Some(first) = line.first_mut() {
-        *first = site.program.into();
-    }
-    line.push(config.into());
-    site.start("trapezoid", line, Output::Log)
+    site.serve(config)
 }
 
 /// The configuration: all on loopback, no limit that the load would meet. All calls share one connection:

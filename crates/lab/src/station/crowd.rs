@@ -118,6 +118,14 @@ impl Crowd {
         self.child.write_line("go")
     }
 
+    /// Gives an order, and waits for the row that they say then.
+    pub(super) fn ask<T: DeserializeOwned>(&mut self, order: &str, limit: Duration) -> Outcome<T> {
+        self.child.write_line(order)?;
+        let line = self.child.read_line(limit)?;
+        let line = line.ok_or_else(|| self.failed("ended early"))?;
+        serde_json::from_str(&line).map_err(|error| Failure::failed("what the crowd says", error))
+    }
+
     /// Ends their input, and waits for their end: the rows that they say.
     pub(super) fn rows<T: DeserializeOwned>(&mut self, limit: Duration) -> Outcome<Vec<T>> {
         self.child.end_input();

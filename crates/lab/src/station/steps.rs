@@ -116,6 +116,7 @@ impl Station<'_> {
                 turns,
                 seconds,
             } => Figures::Split(Box::new(self.split(scenario, (rate, warm), (turns, seconds))?)),
+            Step::Pings(plan) => Figures::Pings(Box::new(self.pings(&plan)?)),
         };
         Ok(Measured {
             step: *step,

@@ -78,6 +78,8 @@ enum Name {
     Workers,
     /// What the split of CPU time says, whether its parts add up, and what it costs.
     Split,
+    /// What keep-alive pings to a million contacts behind NATs cost, answered or not, by OPTIONS and by empty lines.
+    Pings,
     /// All of them.
     All,
 }
@@ -95,7 +97,7 @@ pub(crate) struct ChildArgs {
     words: Vec<OsString>,
 }
 
-/// Clients of `connections`; for the lab alone.
+/// Clients of `connections` and phones of `pings`; for the lab alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CrowdArgs {
     /// A mode, then its options: `help` lists them.
@@ -150,6 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(Name::Memory) => vec![lab::Name::Memory],
         Some(Name::Workers) => vec![lab::Name::Workers],
         Some(Name::Split) => vec![lab::Name::Split],
+        Some(Name::Pings) => vec![lab::Name::Pings],
         Some(Name::All) => lab::Name::ALL.to_vec(),
         None => return Err(Failure::Usage("name an experiment".to_owned())),
     };

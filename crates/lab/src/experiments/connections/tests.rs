@@ -188,6 +188,7 @@ pub(crate) fn made_up(step: &Step) -> Measured {
         Step::Split { turns, seconds, .. } => {
             Figures::Split(Box::new(super::super::split::tests::made_up(turns, seconds)))
         }
+        Step::Pings(plan) => Figures::Pings(Box::new(super::super::pings::tests::made_up(&plan))),
     };
     Measured {
         step: *step,
@@ -271,7 +272,8 @@ fn no_server_gets_more_than_its_descriptors_carry() {
             | Step::Ringing { .. }
             | Step::Contacts { .. }
             | Step::Workers { .. }
-            | Step::Split { .. } => {}
+            | Step::Split { .. }
+            | Step::Pings(_) => {}
         }
     }
 }
@@ -448,7 +450,11 @@ fn figures_that_mean_nothing_are_named() {
             Figures::Attackers(siege) => (siege.slow.there, siege.deaf.there) = (0, 0),
             Figures::Handshakes(all) => all[0].crowd.failed = 1,
             Figures::Storm(storm) => storm.remembered -= 1,
-            Figures::InMemory(_) | Figures::Held(_) | Figures::Workers(_) | Figures::Split(_) => {}
+            Figures::InMemory(_)
+            | Figures::Held(_)
+            | Figures::Workers(_)
+            | Figures::Split(_)
+            | Figures::Pings(_) => {}
         }
     }
     let found = doubts(&results.steps);
