@@ -17,6 +17,8 @@ pub struct Agent {
     /// the Call-ID of one before it would be behind that one's CSeq.
     number: u32,
     cseq: u32,
+    /// The CSeq of its last INVITE.
+    invite_cseq: u32,
 }
 
 /// A dialog, as one of its ends sees it (RFC 3261 §12).
@@ -46,6 +48,7 @@ impl Agent {
             outbound,
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             cseq: 0,
+            invite_cseq: 0,
         }
     }
 
@@ -58,6 +61,11 @@ impl Agent {
     /// The client below.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
+    }
+
+    /// Its user.
+    pub fn user(&self) -> &str {
+        self.user
     }
 
     /// Its address-of-record.
@@ -152,15 +160,33 @@ impl Agent {
             answer.header("from"),
             answer.header("call-id")
         );
-        let branch = self.branch();
-        self.send("ACK", &format!("sip:{user}@{DOMAIN}"), &text, &branch, "");
+        self.send_like_invite("ACK", user, &text);
     }
 
-    /// The next message that is no 100.
+    /// Takes back the last INVITE to this user, whose Call-ID this is (RFC 3261 §9.1).
+    pub fn cancel(&mut self, user: &str, call: &str) {
+        let text = format!(
+            "To: <sip:{user}@{DOMAIN}>\nFrom: <{}>;tag=i{}\nCall-ID: {call}",
+            self.aor(),
+            self.user
+        );
+        self.send_like_invite("CANCEL", user, &text);
+    }
+
+    /// Sends what belongs to the transaction of the last INVITE to this user.
+    fn send_like_invite(&mut self, method: &str, user: &str, headers: &str) {
+        let branch = self.branch_of(self.invite_cseq);
+        self.send(method, &format!("sip:{user}@{DOMAIN}"), headers, &branch, "");
+    }
+
+    /// The next message that is no 100. An OPTIONS of the server itself, which keeps the port of a NAT open, is
+    /// answered on the way.
     pub fn receive(&mut self) -> Message {
         loop {
             let message = self.client.receive();
-            if message.status() != 100 {
+            if message.first_line.starts_with("OPTIONS ") && message.vias().len() == 1 {
+                self.answer(&message, 200, "");
+            } else if message.status() != 100 {
                 return message;
             }
         }
@@ -221,16 +247,25 @@ impl Agent {
 
     /// Sends a request within a dialog; its answer is [`Self::expect_status`]'s.
     pub fn in_dialog(&mut self, method: &str, dialog: &Dialog) {
+        self.in_dialog_with(method, dialog, "");
+    }
+
+    /// The same with further header lines, each after a line end.
+    pub fn in_dialog_with(&mut self, method: &str, dialog: &Dialog, more: &str) {
         // An ACK has the number of its INVITE (RFC 3261 §13.2.2.4).
         if method != "ACK" {
             self.cseq += 1;
         }
         let mut text = format!(
-            "To: {}\nFrom: {}\nCall-ID: {}",
+            "To: {}\nFrom: {}\nCall-ID: {}{more}",
             dialog.remote, dialog.local, dialog.call
         );
         for route in &dialog.routes {
             let _ = write!(text, "\nRoute: {route}");
+        }
+        // What may refresh the target (RFC 3261 §12.2.1.1, RFC 6665 §8.2.1, RFC 3515 §2.4.4, RFC 3311 §5.1).
+        if ["INVITE", "UPDATE", "SUBSCRIBE", "NOTIFY", "REFER"].contains(&method) {
+            let _ = write!(text, "\nContact: {}", self.dialog_contact());
         }
         let branch = format!("{}-{method}", self.branch());
         self.send(method, &dialog.target, &text, &branch, "");
@@ -245,14 +280,23 @@ impl Agent {
     }
 
     fn branch(&self) -> String {
-        format!("{}{}n{}", self.user, self.number, self.cseq)
+        self.branch_of(self.cseq)
+    }
+
+    fn branch_of(&self, cseq: u32) -> String {
+        format!("{}{}n{cseq}", self.user, self.number)
     }
 
     fn send(&mut self, method: &str, uri: &str, headers: &str, branch: &str, body: &str) {
-        let text = format!(
-            "{method} {uri} SIP/2.0\nMax-Forwards: 70\nCSeq: {} {method}\n{headers}",
+        if method == "INVITE" {
+            self.invite_cseq = self.cseq;
+        }
+        let cseq = if ["ACK", "CANCEL"].contains(&method) {
+            self.invite_cseq
+        } else {
             self.cseq
-        );
+        };
+        let text = format!("{method} {uri} SIP/2.0\nMax-Forwards: 70\nCSeq: {cseq} {method}\n{headers}");
         self.client.send_with_body(&text, branch, body);
     }
 

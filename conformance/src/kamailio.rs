@@ -48,10 +48,39 @@ impl Kamailio {
         target: &str,
         secured: Option<Secured<'_>>,
     ) -> Option<Self> {
+        let text = configuration(listen, target, secured, &scene.path("kamailio-tls.cfg"));
+        Self::start_as(scene, listen, &text)
+    }
+
+    /// Starts Kamailio as the registrar and proxy of a domain, behind an edge: it knows these users with their
+    /// passwords, keeps the Path of their phones, and gives out a Service-Route.
+    ///
+    /// # Panics
+    /// When Kamailio does not start.
+    pub fn start_registrar(scene: &Scene, local: SocketAddr, users: &[(&str, &str)]) -> Option<Self> {
+        let mut passwords = String::new();
+        for (user, password) in users {
+            let written = writeln!(
+                passwords,
+                "    if ($au == \"{user}\") $var(password) = \"{password}\";"
+            );
+            assert!(written.is_ok(), "writing to a string");
+        }
+        let text = REGISTRAR
+            .replace("{passwords}", &passwords)
+            .replace("{local}", &local.to_string());
+        let text = format!("{}{text}", MODULES.replace("{workers}", "2"));
+        Self::start_as(
+            scene,
+            &[(Transport::Udp, local)],
+            &text.replace("{extra}", &format!("listen=udp:{local}")),
+        )
+    }
+
+    fn start_as(scene: &Scene, listen: &[(Transport, SocketAddr)], text: &str) -> Option<Self> {
         let kamailio = tool("kamailio")?;
         let run = scene.path("kamailio.run");
         std::fs::create_dir_all(&run).expect("its directory");
-        let text = configuration(listen, target, secured, &scene.path("kamailio-tls.cfg"));
         let file = scene.path("kamailio.cfg");
         std::fs::write(&file, text).expect("its configuration");
         let mut command = Command::new(kamailio);
@@ -114,7 +143,9 @@ fn configuration(
     if listen.iter().any(|(transport, _)| transport.is_websocket()) {
         more.push_str(WEBSOCKET);
     }
-    let text = CONFIG.replace("{extra}", &extra).replace("{target}", target);
+    let text = format!("{MODULES}{CONFIG}")
+        .replace("{extra}", &extra)
+        .replace("{target}", target);
     text.replace("{more}", &more).replace("{workers}", workers)
 }
 
@@ -170,7 +201,7 @@ fn answers(probe: &std::net::UdpSocket, target: &str) -> bool {
     probe.send_to(request.as_bytes(), target).is_ok() && probe.recv(&mut buffer).is_ok()
 }
 
-const CONFIG: &str = r#"
+const MODULES: &str = r#"
 {extra}
 debug=1
 log_stderror=yes
@@ -186,6 +217,9 @@ loadmodule "pv.so"
 loadmodule "maxfwd.so"
 loadmodule "textops.so"
 loadmodule "siputils.so"
+"#;
+
+const CONFIG: &str = r#"
 {more}
 
 request_route {
@@ -213,6 +247,63 @@ request_route {
     }
     record_route();
     $du = "{target}";
+    t_relay();
+}
+"#;
+
+/// A phone without `path` in Supported registers all the same (`path_mode`).
+const REGISTRAR: &str = r#"
+loadmodule "auth.so"
+loadmodule "usrloc.so"
+loadmodule "registrar.so"
+modparam("registrar", "use_path", 1)
+modparam("registrar", "path_mode", 1)
+
+request_route {
+    if (!mf_process_maxfwd_header("10")) {
+        sl_send_reply("483", "Too Many Hops");
+        exit;
+    }
+    if (is_method("OPTIONS") && uri == myself) {
+        sl_send_reply("200", "OK");
+        exit;
+    }
+    if (is_method("CANCEL")) {
+        if (t_check_trans()) t_relay();
+        exit;
+    }
+    if (has_totag()) {
+        if (loose_route()) {
+            t_relay();
+        } else if (is_method("ACK") && t_check_trans()) {
+            t_relay();
+        } else {
+            sl_send_reply("404", "Not here");
+        }
+        exit;
+    }
+    if (is_method("ACK")) exit;
+    $var(password) = "";
+{passwords}
+    if (is_method("REGISTER")) {
+        if (!pv_www_authenticate("$td", "$var(password)", "0")) {
+            www_challenge("$td", "1");
+            exit;
+        }
+        append_to_reply("Service-Route: <sip:{local};lr>\r\n");
+        save("location");
+        exit;
+    }
+    if (!pv_proxy_authenticate("$fd", "$var(password)", "0")) {
+        proxy_challenge("$fd", "1");
+        exit;
+    }
+    consume_credentials();
+    record_route();
+    if (!lookup("location")) {
+        sl_send_reply("404", "Not Found");
+        exit;
+    }
     t_relay();
 }
 "#;

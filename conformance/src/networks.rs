@@ -9,8 +9,12 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::child::wait_until;
+use crate::STARTING;
+use crate::child::wait_within;
 use crate::scene::{namespaces, tool};
+
+/// The counter of a router: datagrams from the public network for which it had no mapping.
+const REFUSED: &str = "refused";
 
 /// Set in the run of a test that has namespaces of its own.
 const INSIDE: &str = "TRAPEZOID_TEST_INSIDE";
@@ -33,7 +37,9 @@ pub fn in_networks(test: &str) -> bool {
         return false;
     };
     let program = std::env::current_exe().expect("the path of this program");
-    command.arg(program).args(["--exact", test, "--nocapture"]);
+    // A test that is left out of usual runs was asked for if it comes here.
+    let options = ["--exact", test, "--nocapture", "--include-ignored"];
+    command.arg(program).args(options);
     let status = command.env(INSIDE, "1").status().expect("this program runs");
     assert!(status.success(), "{test} in networks of its own: {status}");
     false
@@ -66,7 +72,7 @@ pub struct Networks {
 /// A network with one phone, behind a router with NAT.
 #[derive(Debug)]
 pub struct Home {
-    _router: Namespace,
+    router: Namespace,
     inside: Namespace,
     public: IpAddr,
 }
@@ -136,7 +142,7 @@ impl Home {
             ]);
         });
         Self {
-            _router: router,
+            router,
             inside,
             public: public.parse().expect("an address"),
         }
@@ -150,6 +156,39 @@ impl Home {
     /// A port of the phone's address inside.
     pub fn phone(&self, port: u16) -> SocketAddr {
         SocketAddr::new(PHONE.parse().expect("an address"), port)
+    }
+
+    /// How many datagrams from the public network found no mapping at the router so far. It drops them silently.
+    ///
+    /// # Panics
+    /// When nft does not say it.
+    pub fn refused(&self) -> u64 {
+        let output = self.router.enter(|| {
+            let mut nft = Command::new(tool("nft").expect("nft, as before"));
+            let output = nft.args(["list", "counter", "ip", "filter", REFUSED]).output();
+            output.expect("nft runs").stdout
+        });
+        let text = String::from_utf8_lossy(&output);
+        let mut words = text.split_whitespace().skip_while(|word| *word != "packets");
+        let count = words.nth(1).and_then(|count| count.parse().ok());
+        count.unwrap_or_else(|| panic!("no count in {text:?}"))
+    }
+
+    /// Pulls the cable between router and phone. The mappings of the router stay.
+    pub fn unplug(&self) {
+        self.router.enter(|| ip(&["link set lan down"]));
+    }
+
+    /// Puts it back. When this returns, both ends send again: the kernel notices a cable some time after it is there, as
+    /// late as namespaces of other tests that end keep it busy.
+    ///
+    /// # Panics
+    /// When an end stays down.
+    pub fn plug(&self) {
+        self.router.enter(|| ip(&["link set lan up"]));
+        wait_within("the cable", STARTING, || {
+            self.router.enter(|| is_up("lan")) && self.inside.enter(|| is_up("eth0"))
+        });
     }
 
     /// Does something inside: sockets and programs that it opens belong to the home.
@@ -167,7 +206,10 @@ fn translate(nat: Nat) {
     let rules = format!(
         "table ip nat {{\nchain leaving {{\ntype nat hook postrouting priority srcnat;\n\
          oifname \"wan\" {masquerade}\n}}\n}}\n\
-         table ip filter {{\nchain passing {{\ntype filter hook forward priority filter; policy drop;\n\
+         table ip filter {{\ncounter {REFUSED} {{\n}}\n\
+         chain arriving {{\ntype filter hook input priority filter;\n\
+         ct state established,related accept\niifname \"wan\" counter name \"{REFUSED}\" drop\n}}\n\
+         chain passing {{\ntype filter hook forward priority filter; policy drop;\n\
          iifname \"lan\" accept\nct state established,related accept\n}}\n}}\n"
     );
     let mut nft = Command::new(tool("nft").expect("nft, as before"))
@@ -186,6 +228,14 @@ fn translate(nat: Nat) {
         let path = format!("/proc/sys/net/{name}");
         fs::write(&path, value.to_string()).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
+}
+
+/// Whether an interface of the calling thread's namespace has a cable, as the kernel has noticed it.
+#[track_caller]
+fn is_up(interface: &str) -> bool {
+    let mut command = Command::new(tool("ip").expect("ip, as before"));
+    let output = command.args(["-o", "link", "show", interface]).output();
+    String::from_utf8_lossy(&output.expect("ip runs").stdout).contains(" state UP ")
 }
 
 /// Runs `ip` with each of these lines, in the namespace of the calling thread.
@@ -207,7 +257,9 @@ impl Namespace {
         let holder = holder.stdout(Stdio::null()).spawn().expect("unshare runs");
         let own = fs::read_link("/proc/self/ns/net").expect("a namespace");
         let path = format!("/proc/{}/ns/net", holder.id());
-        wait_until("a namespace", || fs::read_link(&path).is_ok_and(|its| its != own));
+        wait_within("a namespace", STARTING, || {
+            fs::read_link(&path).is_ok_and(|its| its != own)
+        });
         let net = File::open(path).expect("the namespace");
         Self { holder, net }
     }

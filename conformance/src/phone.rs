@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::child::wait_until;
 use crate::repeats::{Repeats, T1};
-use crate::{DOMAIN, Message, Scene, Transport, port};
+use crate::{DOMAIN, Message, Scene, Transport, digest, port};
 
 /// Between looks at the sockets.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -53,6 +53,9 @@ pub struct Phone {
     local: SocketAddr,
     transport: Transport,
     server: SocketAddr,
+    /// Of the phones of this test: behind several NATs, several may have one address.
+    number: u32,
+    cseq: AtomicU32,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,7 +65,9 @@ struct Shared {
     tcp: TcpListener,
     streams: Mutex<Vec<Stream>>,
     heard: Mutex<Vec<Heard>>,
+    keep_alives: Mutex<Vec<Instant>>,
     cue: AtomicBool,
+    mute: AtomicBool,
     end: AtomicBool,
 }
 
@@ -113,13 +118,24 @@ impl Phone {
     /// # Panics
     /// When the port cannot be had.
     pub fn start(scene: &Scene, transport: Transport, number: u16, part: Part) -> Self {
-        let local = scene.at(number);
+        Self::start_at(scene.at(number), scene.at(port::SERVER), transport, part)
+    }
+
+    /// The same at another address than the scene's, for another server.
+    ///
+    /// # Panics
+    /// When the port cannot be had.
+    pub fn start_at(local: SocketAddr, server: SocketAddr, transport: Transport, part: Part) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(Shared {
             udp: UdpSocket::bind(local).expect("binding"),
             tcp: TcpListener::bind(local).expect("binding"),
             streams: Mutex::default(),
             heard: Mutex::default(),
+            keep_alives: Mutex::default(),
             cue: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
             end: AtomicBool::new(false),
         });
         shared.udp.set_nonblocking(true).expect("not to block");
@@ -129,6 +145,7 @@ impl Phone {
             Life {
                 shared: &inner,
                 local,
+                number,
                 transport,
                 part,
                 later: Vec::new(),
@@ -141,7 +158,9 @@ impl Phone {
             shared,
             local,
             transport,
-            server: scene.at(port::SERVER),
+            server,
+            number,
+            cseq: AtomicU32::new(0),
             thread: Some(thread),
         }
     }
@@ -157,13 +176,35 @@ impl Phone {
     /// # Panics
     /// When the answer is not 200.
     pub fn register(&self, user: &str, q: &str) {
+        let answer = self.send_register(user, q, "");
+        assert_eq!(answer.status(), 200, "{answer:?}");
+    }
+
+    /// The same with digest: 401, then 200.
+    ///
+    /// # Panics
+    /// When the answers are others.
+    pub fn register_with(&self, user: &str, password: &str, q: &str) {
+        let challenge = self.send_register(user, q, "");
+        assert_eq!(challenge.status(), 401, "{challenge:?}");
+        let uri = format!("sip:{DOMAIN}");
+        let credentials = digest::credentials("REGISTER", &uri, &challenge, user, password);
+        let answer = self.send_register(user, q, &format!("Authorization: {credentials}\r\n"));
+        assert_eq!(answer.status(), 200, "{answer:?}");
+    }
+
+    /// Sends a REGISTER with these further header lines; its final answer.
+    #[track_caller]
+    fn send_register(&self, user: &str, q: &str, more: &str) -> Message {
         let name = self.transport.name().to_uppercase();
         let (local, uri) = (self.local, self.uri(user));
+        let (number, cseq) = (self.number, self.cseq.fetch_add(1, Ordering::Relaxed) + 1);
+        let branch = format!("z9hG4bKreg{number}-{cseq}");
         let text = format!(
-            "REGISTER sip:{DOMAIN} SIP/2.0\r\nVia: SIP/2.0/{name} {local};branch=z9hG4bKreg{port};rport\r\n\
-             Max-Forwards: 70\r\nFrom: <sip:{user}@{DOMAIN}>;tag=r{port}\r\nTo: <sip:{user}@{DOMAIN}>\r\n\
-             Call-ID: register-{port}\r\nCSeq: 1 REGISTER\r\nContact: <{uri}>;q={q}\r\nExpires: 600\r\n\
-             Content-Length: 0\r\n\r\n",
+            "REGISTER sip:{DOMAIN} SIP/2.0\r\nVia: SIP/2.0/{name} {local};branch={branch};rport\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:{user}@{DOMAIN}>;tag=r{number}\r\nTo: <sip:{user}@{DOMAIN}>\r\n\
+             Call-ID: register-{number}-{port}\r\nCSeq: {cseq} REGISTER\r\nContact: <{uri}>;q={q}\r\n\
+             Expires: 600\r\n{more}Content-Length: 0\r\n\r\n",
             port = local.port(),
         );
         match self.transport {
@@ -181,14 +222,19 @@ impl Phone {
                 });
             }
         }
-        let mut sent = Instant::now();
+        let (mut sent, mut answer) = (Instant::now(), None);
         wait_until("the answer to REGISTER", || {
             if self.transport == Transport::Udp && sent.elapsed() >= T1 {
                 sent = Instant::now();
                 self.send_datagram(&text);
             }
-            self.heard().iter().any(|heard| heard.message.status() == 200)
+            let heard = self.heard().into_iter().map(|heard| heard.message);
+            answer = heard
+                .filter(|message| message.status() >= 200)
+                .find(|message| message.branch() == branch);
+            answer.is_some()
         });
+        answer.expect("an answer, as above")
     }
 
     fn send_datagram(&self, text: &str) {
@@ -199,6 +245,16 @@ impl Phone {
     /// Has it do what its part leaves to a cue, for the INVITEs that have come and those that follow.
     pub fn cue(&self) {
         self.shared.cue.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on it takes what comes and says nothing at all, or does so no more.
+    pub fn set_mute(&self, is_mute: bool) {
+        self.shared.mute.store(is_mute, Ordering::Relaxed);
+    }
+
+    /// When keep-alives came: datagrams of CRLF (RFC 5626 §4.4.1).
+    pub fn keep_alives(&self) -> Vec<Instant> {
+        locked(&self.shared.keep_alives).clone()
     }
 
     /// Everything that came so far.
@@ -249,6 +305,7 @@ impl Drop for Phone {
 struct Life<'a> {
     shared: &'a Shared,
     local: SocketAddr,
+    number: u32,
     transport: Transport,
     part: Part,
     later: Vec<Later>,
@@ -314,8 +371,8 @@ impl Life<'_> {
     }
 
     fn hear(&mut self, bytes: &[u8], way: Way) {
-        // Keep-alives.
         if bytes.iter().all(|byte| b"\r\n\0".contains(byte)) {
+            locked(&self.shared.keep_alives).push(Instant::now());
             return;
         }
         let message = Message::parse(bytes);
@@ -323,13 +380,17 @@ impl Life<'_> {
             message: message.clone(),
             at: Instant::now(),
         });
-        if let Some(again) = self.repeats.heard(&message, way.is_reliable()) {
+        let again = self.repeats.heard(&message, way.is_reliable());
+        if self.part == Part::Silent || self.shared.mute.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(again) = again {
             for (bytes, way) in again {
                 self.transmit(&bytes, way);
             }
             return;
         }
-        if message.status() > 0 || self.part == Part::Silent {
+        if message.status() > 0 {
             return;
         }
         match message.first_line.split(' ').next().unwrap_or_default() {
@@ -401,7 +462,7 @@ impl Life<'_> {
             if copied {
                 text.push_str(&format!("{name}: {value}"));
                 if name == "to" && !value.contains(";tag=") {
-                    text.push_str(&format!(";tag=callee{}", self.local.port()));
+                    text.push_str(&format!(";tag=callee{}-{}", self.number, self.local.port()));
                 }
                 text.push_str("\r\n");
             }

@@ -27,6 +27,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// subscribers in SQLite, UDP and TCP on the scene's address.
 #[derive(Debug, Clone)]
 pub struct Config {
+    domain: &'static str,
     state: &'static str,
     methods: Vec<&'static str>,
     auth: String,
@@ -47,6 +48,7 @@ impl Config {
     /// `state.mode = "transaction"`, nothing asks for credentials, two workers, no route.
     pub fn new() -> Self {
         Self {
+            domain: DOMAIN,
             state: "transaction",
             methods: vec![],
             auth: String::new(),
@@ -56,6 +58,18 @@ impl Config {
             users: vec![],
             rest: String::new(),
         }
+    }
+
+    /// An edge before the registrar of [`DOMAIN`]: it serves no user itself.
+    pub fn edge_before(registrar: SocketAddr) -> Self {
+        let mut config = Self::new();
+        config.domain = "edge.example.net";
+        let to = format!("do = {{ relay = \"sip:{registrar}\" }}");
+        config
+            .route(&format!(
+                "when = {{ method = [\"REGISTER\"], domain = \"{DOMAIN}\" }}\n{to}"
+            ))
+            .route(&format!("when = {{ domain = \"{DOMAIN}\" }}\n{to}\nauth = false"))
     }
 
     /// How many workers.
@@ -155,9 +169,10 @@ impl Config {
              [[listen]]\ntransport = \"tcp\"\naddress = \"{sip}\"\n\n\
              [subscribers]\n{subscribers}\n\n\
              [location]\nurl = \"sqlite:{location}\"\ndurability = \"commit\"\nmin_expires_s = 10\n\n\
-             [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n{auth}\n\n\
+             [[domain]]\nname = \"{domain}\"\n[domain.auth]\nmethods = [{methods}]\n{auth}\n\n\
              [state]\nmode = \"{state}\"\n\n\
              [admin]\nlisten = \"{admin}\"\n{rest}",
+            domain = self.domain,
             workers = self.workers,
             sip = scene.at(port::SERVER),
             methods = methods.join(", "),

@@ -1,7 +1,7 @@
 //! SIPp as caller and callee: our own scenarios, its exit code and its statistics.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -26,6 +26,7 @@ pub struct Sipp<'a> {
     scene: &'a Scene,
     scenario: &'static str,
     transport: Transport,
+    ip: IpAddr,
     port: u16,
     remote: Option<SocketAddr>,
     calls: u32,
@@ -71,11 +72,14 @@ impl<'a> Sipp<'a> {
             ("cseq_again", "2".to_owned()),
             // Longer than RFC 3261's T1: on a busy machine nothing is sent again that was not lost.
             ("retrans", "2000".to_owned()),
+            ("rport", String::new()),
+            ("end", "hangs_up".to_owned()),
         ];
         Self {
             scene,
             scenario,
             transport,
+            ip: scene.ip(),
             port,
             remote: None,
             calls: 1,
@@ -85,6 +89,12 @@ impl<'a> Sipp<'a> {
             connection_per_call: false,
             values: values.into_iter().collect(),
         }
+    }
+
+    /// At another address than the scene's.
+    pub fn at(mut self, ip: IpAddr) -> Self {
+        self.ip = ip;
+        self
     }
 
     /// Fills in a word of the scenario. A line that holds only that word goes away where the
@@ -153,7 +163,7 @@ impl<'a> Sipp<'a> {
         let name = format!("{}-{}", self.scenario, number - 20_000);
         let file = |suffix: &str| self.scene.path(&format!("{name}.{suffix}"));
         std::fs::write(file("xml"), self.render()).expect("writing the scenario");
-        let ip = self.scene.ip().to_string();
+        let ip = self.ip.to_string();
         let mut command = Command::new(sipp);
         command.current_dir(self.scene.dir()).arg("-sf").arg(file("xml"));
         command.args(["-i", &ip, "-mi", &ip, "-ci", &ip, "-bind_local", "-nostdin"]);
@@ -194,7 +204,7 @@ impl<'a> Sipp<'a> {
         }
         let mut child = Child::start(&name, &mut command, &file("screen.log"));
         if self.remote.is_none() {
-            let local = self.scene.at(self.port);
+            let local = SocketAddr::new(self.ip, self.port);
             wait_within(&format!("{name} listens"), STARTING, || {
                 assert!(child.ended().is_none(), "{name} ended at its start");
                 is_bound(local, self.transport)
@@ -250,16 +260,18 @@ impl<'a> Sipp<'a> {
     }
 }
 
-/// Whether a socket is bound to this address, and for connections listens there, as the kernel has it: to
-/// bind one by way of trial would keep SIPp from it.
+/// Whether a socket is bound to this address, and for connections listens there, as the kernel has it in the network of
+/// this thread: to bind one by way of trial would keep SIPp from it.
 #[track_caller]
 fn is_bound(address: SocketAddr, transport: Transport) -> bool {
     let std::net::IpAddr::V4(ip) = address.ip() else {
-        panic!("a scene is at 127/8");
+        panic!("SIPp runs at an IPv4 address");
     };
     let (table, state) = match transport {
-        Transport::Udp => ("/proc/net/udp", None),
-        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => ("/proc/net/tcp", Some("0A")),
+        Transport::Udp => ("/proc/thread-self/net/udp", None),
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => {
+            ("/proc/thread-self/net/tcp", Some("0A"))
+        }
     };
     let text = std::fs::read_to_string(table).unwrap_or_default();
     // The address as the kernel has it in memory.

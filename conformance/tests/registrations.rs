@@ -273,6 +273,10 @@ fn removed_contacts_stay_away_until_they_register_again(transport: Transport) {
     assert!(contacts(&server, "bob").is_empty());
     assert_eq!(call(&scene, transport, "bob", "none-left", 2), 480);
     server.wait_for_log("contacts removed by the operator");
+    if transport != Transport::Udp {
+        let closed = "trapezoid_net_connections_closed_total";
+        server.wait_for_metric(closed, "cause=\"registration-removed\"", |count| count == 1.0);
+    }
     assert_eq!(server.metric("trapezoid_location_removed_total", ""), 2.0);
     assert_eq!(server.metric("trapezoid_location_bindings", ""), 2.0);
 

@@ -8,6 +8,7 @@ mod cancel;
 mod cpu;
 mod crash;
 mod credentials;
+mod edge;
 mod fail2ban;
 mod first_start;
 mod flawed;

@@ -41,9 +41,10 @@ cargo xtask COMMAND
                        also those of counting allocators, and the server in conformance tests
   crash [CRASHES] [BINDINGS]
                        kill -9 under registration load (default: 200 times, 1,000,000 bindings)
+  nat                  phones behind NATs that close their ports after 20 s, in five minutes of silence
   deny                 cargo-deny on deny.toml, which tidy checks as well; installed where missing
   nightly [--turn]     the long form of all these: sim (MINUTES=N, default 60), mutants, fuzz,
-                       crash, loom, asan, deny; what failed is said last. --turn: the one that
+                       crash, nat, loom, asan, deny; what failed is said last. --turn: the one that
                        is due in CI at this commit, in minutes
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         "asan" => sanitizer::run(rest),
         "loom" => models::run(rest),
         "crash" => nightly::crash(rest),
+        "nat" if rest.is_empty() => nightly::nat(),
         "deny" if rest.is_empty() => nightly::deny(),
         "nightly" => nightly::run(rest),
         "instructions" => instructions::run(rest),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::setup::find_program;
 use crate::steps::{Outcome, cargo, root, run_step, run_tests, target_dir};
-use crate::suite::conformance;
+use crate::suite::{conformance, lint};
 use crate::{fuzz, models, sanitizer, sim};
 
 /// Minutes of the simulator where `MINUTES` does not say.
@@ -41,6 +41,20 @@ pub(crate) fn crash(args: &[String]) -> Outcome {
         conformance(&server, &["--nocapture", "crash::"])
             .env("CRASHES", crashes.to_string())
             .env("BINDINGS", bindings.to_string()),
+    )
+}
+
+/// Phones behind NATs that close their ports soon, in five minutes of silence.
+pub(crate) fn nat() -> Outcome {
+    // The server that the tests build, which most often is there.
+    let mut server = cargo();
+    server.args(["build", "--package", "trapezoid"]);
+    lint(&mut server);
+    run_step("build the server", &mut server)?;
+    let server = target_dir()?.join("debug").join("trapezoid");
+    run_tests(
+        "five minutes of silence behind NATs",
+        &mut conformance(&server, &["--ignored", "--nocapture", "nat::"]),
     )
 }
 
@@ -89,6 +103,11 @@ const FORMS: &[Form] = &[
         name: "crash",
         long: || crash(&[]),
         turn: || crash(&words(&TURN_CRASH)),
+    },
+    Form {
+        name: "nat",
+        long: nat,
+        turn: nat,
     },
     Form {
         name: "loom",
