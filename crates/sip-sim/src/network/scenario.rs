@@ -533,6 +533,11 @@ impl Scenario {
             .map(|t| t.at)
     }
 
+    /// Whether a server challenges: it does so for its domains only, so a server that is no home admits all.
+    pub fn challenges(&self, server: NodeId) -> bool {
+        self.servers[server].auth != AuthPlan::Off && self.homes.contains(&server)
+    }
+
     /// A summary in a few words.
     pub fn summary(&self) -> String {
         let server = |(n, s): (usize, &ServerPlan)| {

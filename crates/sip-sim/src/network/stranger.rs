@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::lure::{Lure, Next, ack};
 use super::node::{Clocks, Input, Node, NodeId, Output, Wire, WireNames};
 use super::phone::take_message;
-use super::scenario::{Attack, AttackPlan, AuthPlan, DOMAINS, Scenario, Trouble, USERS};
+use super::scenario::{Attack, AttackPlan, DOMAINS, Scenario, Trouble, USERS};
 use super::server::config::SIP_PORT;
 use super::{STRANGER, phone_ip, server_ip};
 use crate::clock::{Micros, Queue, SECOND};
@@ -89,7 +89,9 @@ impl Stranger {
         Self {
             address: SocketAddr::new(IpAddr::from(STRANGER), SIP_PORT),
             plans: scenario.attacks.iter().copied().collect(),
-            asks: scenario.servers.iter().map(|s| s.auth != AuthPlan::Off).collect(),
+            asks: (0..scenario.servers.len())
+                .map(|server| scenario.challenges(server))
+                .collect(),
             homes: scenario.homes,
             binds: BTreeMap::new(),
             ready: Vec::new(),

@@ -333,8 +333,10 @@ impl Fork<'_> {
                 return false;
             };
             let success = answer.facts.status < Some(300);
+            // A caller that has closed its connection gets its response by a new one (RFC 3261 §18.2.2).
             let went_on = |told: &&Sent| {
-                told.facts.to_tag == answer.facts.to_tag && (at..=at + SLACK).contains(&told.at)
+                let slack = if is_udp(told) { SLACK } else { SLACK + OPENING };
+                told.facts.to_tag == answer.facts.to_tag && (at..=at + slack).contains(&told.at)
             };
             success && branch.lives(at) == Some(true) && !self.told.iter().any(went_on)
         };

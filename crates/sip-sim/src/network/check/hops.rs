@@ -19,6 +19,9 @@ const TIMER_I: Micros = 5 * SECOND;
 /// A transaction on a hop: sender, receiver, branch.
 type Hop<'a> = (NodeId, NodeId, &'a str);
 
+/// A request on its way through a server to a node: server, node, branch and method with which it had come.
+type Way<'a> = (NodeId, NodeId, &'a str, &'a str);
+
 /// Messages seen so far. All are found by key, without a search.
 #[derive(Default)]
 struct Seen<'a> {
@@ -43,8 +46,11 @@ struct Seen<'a> {
     accepted: BTreeSet<(Option<u32>, u32)>,
     /// Max-Forwards of the requests that came to a server, by branch and method.
     hops_left: BTreeMap<(NodeId, &'a str, &'a str), Vec<Option<u32>>>,
-    /// The branch by which a request went on to a node: server, node, branch and method with which it had come.
-    sent_on: BTreeMap<(NodeId, NodeId, &'a str, &'a str), &'a str>,
+    /// INVITEs that phones refused: server, call, CSeq number, and the phone.
+    refused: BTreeSet<(NodeId, Option<u32>, u32, NodeId)>,
+    /// The branches by which a request went on to a node, each with the number of crashes of the server before
+    /// it.
+    sent_on: BTreeMap<Way<'a>, Vec<(usize, &'a str)>>,
 }
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
@@ -55,7 +61,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     for sent in &case.log.sent {
         let Some(to) = sent.to else { continue };
         if sent.facts.status.is_none() {
-            seen.note_way(sent, to, servers);
+            seen.note_way(case.scenario, sent, to);
         }
         // A changed copy has the branch of a phone's request, and is another request.
         if is_changed_copy(&sent.text) {
@@ -121,6 +127,9 @@ impl<'a> Seen<'a> {
                 }
                 if facts.status.is_some_and(|s| s >= 300) {
                     *self.failures.entry(back).or_default() += sent.arrivals.len();
+                    if sent.arrived() {
+                        self.refused.insert((to, facts.call, facts.cseq, sent.from));
+                    }
                 } else if sent.from >= servers {
                     self.accepted.insert((facts.call, facts.cseq));
                 }
@@ -130,15 +139,20 @@ impl<'a> Seen<'a> {
     }
 
     /// Notes the hops and the branch of a request.
-    fn note_way(&mut self, sent: &'a Sent, to: NodeId, servers: usize) {
+    fn note_way(&mut self, scenario: &Scenario, sent: &'a Sent, to: NodeId) {
         let facts = &sent.facts;
+        let servers = scenario.servers.len();
         if to < servers && sent.arrived() {
             let came = (to, &*facts.branch, &*facts.method);
             self.hops_left.entry(came).or_default().push(facts.max_forwards);
         }
         if let Some(before) = before(sent).filter(|_| sent.from < servers) {
             let way = (sent.from, to, before, &*facts.method);
-            self.sent_on.entry(way).or_insert(&facts.branch);
+            let this = (lives(scenario, sent), &*facts.branch);
+            let known = self.sent_on.entry(way).or_default();
+            if !known.contains(&this) {
+                known.push(this);
+            }
         }
     }
 
@@ -218,7 +232,8 @@ impl<'a> Seen<'a> {
 
     /// Judges a forwarded request. It has one hop less than when it came (RFC 3261 §16.6 step 3), and its
     /// copies go on by the branch of the first (§16.11). A phone behind a connection that ended may be
-    /// reached by another way.
+    /// reached by another way. A fork numbers its branches in the order of the contacts: a server that crashed
+    /// has forgotten the fork, and takes the contacts that are there now.
     fn goes_on(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
         let facts = &sent.facts;
         let (before, method) = (before(sent)?, facts.method.as_str());
@@ -238,8 +253,14 @@ impl<'a> Seen<'a> {
         if matches!(method, "INVITE" | "ACK" | "CANCEL") || phone.as_ref().is_some_and(has_ways) {
             return None;
         }
-        let &first = self.sent_on.get(&(sent.from, to, before, method))?;
-        (first != facts.branch).then(|| {
+        let is_of_fork = |branch: &str| branch.contains('-');
+        let life = lives(scenario, sent);
+        let is_other = |(then, first): &&(usize, &str)| {
+            let may_differ = *then != life && (is_of_fork(first) || is_of_fork(&facts.branch));
+            *first != facts.branch && !may_differ
+        };
+        let known = self.sent_on.get(&(sent.from, to, before, method))?;
+        known.iter().find(is_other).map(|(_, first)| {
             let what = format!("{method} {before} as {}, after {first}", facts.branch);
             ("branch changed", what)
         })
@@ -247,7 +268,8 @@ impl<'a> Seen<'a> {
 
     /// Whether the INVITE of an ACK went to another phone, which refused it. A server without state, or that
     /// lost its state, looks up the destination of each copy anew (RFC 3261 §16.11), and phones come and go.
-    /// (The branch is the same, except for the mark of a fork.)
+    /// (The branch is the same, except for the mark of a fork. Only after a crash it may be another: the ACK goes
+    /// on without state, and the member of the group that refused had a number.)
     fn has_moved(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> bool {
         let trunk = |branch: &'a str| branch.split('-').next().unwrap_or(branch);
         let (own, _) = sent
@@ -259,9 +281,20 @@ impl<'a> Seen<'a> {
         let refused = |(server, node, branch): &Hop<'a>| {
             *server == sent.from && *node != to && is_phone(*node) && trunk(branch) == own
         };
-        let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
-        (forgot || !scenario.servers[sent.from].stateful) && self.failures.keys().any(refused)
+        let by_another = |(server, call, cseq, node): &(NodeId, Option<u32>, u32, NodeId)| {
+            let is_its = (*server, *call, *cseq) == (sent.from, sent.facts.call, sent.facts.cseq);
+            is_its && *node != to && is_phone(*node)
+        };
+        let forgot = lives(scenario, sent) > 0;
+        let stateless = !scenario.servers[sent.from].stateful;
+        (forgot || stateless) && self.failures.keys().any(refused)
+            || forgot && self.refused.iter().any(by_another)
     }
+}
+
+/// How often the sender, a server, had crashed before it sent this.
+fn lives(scenario: &Scenario, sent: &Sent) -> usize {
+    scenario.crashes(sent.from).filter(|at| *at <= sent.at).count()
 }
 
 /// The branch with which a request came to the server that sends it on; `None` if it is the server's own.

@@ -58,12 +58,10 @@ fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
             found.push(Violation::new("open relay", None, what));
         }
         let borrowed = facts.status == Some(200) && facts.method == "REGISTER";
-        if borrowed && sent.to == Some(stranger) && is_from_his_own_address(&facts.branch) {
-            let asks = case.scenario.servers[sent.from].auth != AuthPlan::Off;
-            if asks {
-                let what = format!("S{} registers what a stranger asks for", sent.from);
-                found.push(Violation::new("credential of another", None, what));
-            }
+        let is_for_stranger = sent.to == Some(stranger) && is_from_his_own_address(&facts.branch);
+        if borrowed && is_for_stranger && case.scenario.challenges(sent.from) {
+            let what = format!("S{} registers what a stranger asks for", sent.from);
+            found.push(Violation::new("credential of another", None, what));
         }
     }
     found
@@ -118,7 +116,7 @@ fn contacts(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
 /// Methods for which a server challenges every sender except other servers.
 fn needs_credentials(scenario: &Scenario, server: NodeId) -> &'static [&'static str] {
     match scenario.servers[server].auth {
-        _ if !scenario.homes.contains(&server) => &[],
+        _ if !scenario.challenges(server) => &[],
         AuthPlan::Off => &[],
         AuthPlan::Calls => &["REGISTER", "INVITE"],
         AuthPlan::ByeToo => &["REGISTER", "INVITE", "BYE"],
