@@ -67,6 +67,7 @@ impl Kamailio {
             assert!(written.is_ok(), "writing to a string");
         }
         let text = REGISTRAR
+            .replace("{dialogs}", DIALOGS)
             .replace("{passwords}", &passwords)
             .replace("{local}", &local.to_string());
         let text = format!("{}{text}", MODULES.replace("{workers}", "2"));
@@ -144,6 +145,7 @@ fn configuration(
         more.push_str(WEBSOCKET);
     }
     let text = format!("{MODULES}{CONFIG}")
+        .replace("{dialogs}", DIALOGS)
         .replace("{extra}", &extra)
         .replace("{target}", target);
     text.replace("{more}", &more).replace("{workers}", workers)
@@ -219,10 +221,8 @@ loadmodule "textops.so"
 loadmodule "siputils.so"
 "#;
 
-const CONFIG: &str = r#"
-{more}
-
-request_route {
+/// The beginning of the route: what is done with all that begins no dialog.
+const DIALOGS: &str = r#"request_route {
     if (!mf_process_maxfwd_header("10")) {
         sl_send_reply("483", "Too Many Hops");
         exit;
@@ -244,7 +244,12 @@ request_route {
             sl_send_reply("404", "Not here");
         }
         exit;
-    }
+    }"#;
+
+const CONFIG: &str = r#"
+{more}
+
+{dialogs}
     record_route();
     $du = "{target}";
     t_relay();
@@ -259,29 +264,7 @@ loadmodule "registrar.so"
 modparam("registrar", "use_path", 1)
 modparam("registrar", "path_mode", 1)
 
-request_route {
-    if (!mf_process_maxfwd_header("10")) {
-        sl_send_reply("483", "Too Many Hops");
-        exit;
-    }
-    if (is_method("OPTIONS") && uri == myself) {
-        sl_send_reply("200", "OK");
-        exit;
-    }
-    if (is_method("CANCEL")) {
-        if (t_check_trans()) t_relay();
-        exit;
-    }
-    if (has_totag()) {
-        if (loose_route()) {
-            t_relay();
-        } else if (is_method("ACK") && t_check_trans()) {
-            t_relay();
-        } else {
-            sl_send_reply("404", "Not here");
-        }
-        exit;
-    }
+{dialogs}
     if (is_method("ACK")) exit;
     $var(password) = "";
 {passwords}

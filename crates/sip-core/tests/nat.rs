@@ -63,23 +63,6 @@ fn unregister(b: &mut Bench, user: &str, source: &str, call_id: &str, cseq: u32)
     ok
 }
 
-fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
-    sent.retain(|s| s.first_line() != "SIP/2.0 100 Trying");
-    sent
-}
-
-/// A request in the dialog, by this route, to this remote target.
-fn in_dialog(method: &str, uri: &str, from_caller: bool, route: &[impl AsRef<str>]) -> String {
-    let (from, to) = match from_caller {
-        true => ("<sip:alice@example.com>;tag=f1", "<sip:bob@example.com>;tag=t1"),
-        false => ("<sip:bob@example.com>;tag=t1", "<sip:alice@example.com>;tag=f1"),
-    };
-    let route: String = route.iter().map(|r| format!("Route: {}\n", r.as_ref())).collect();
-    request(method, uri, &format!("d{method}{from_caller}"), &route)
-        .replace("From: <sip:alice@example.com>;tag=f1", &format!("From: {from}"))
-        .replace("To: <sip:bob@example.com>", &format!("To: {to}"))
-}
-
 /// Alice calls bob, and bob accepts: the routes of both, each as its owner sends it.
 fn call(b: &mut Bench, caller: &str, caller_contact: &str, callee: &str) -> (Vec<String>, Vec<String>) {
     let text = from_inside("INVITE", "sip:bob@example.com", "a1", caller_contact);

@@ -45,23 +45,6 @@ fn call(b: &mut Bench, branch: &str) -> Vec<Sent> {
     without_100(b.udp(CALLER, &request("INVITE", "sip:bob@example.com", branch, "")))
 }
 
-fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
-    sent.retain(|s| s.first_line() != "SIP/2.0 100 Trying");
-    sent
-}
-
-/// The request in the dialog of the user agent that got `invite`, or sent it; `route`: its route set.
-fn in_dialog(method: &str, uri: &str, from_caller: bool, route: &[impl AsRef<str>]) -> String {
-    let (from, to) = match from_caller {
-        true => ("<sip:alice@example.com>;tag=f1", "<sip:bob@example.com>;tag=t1"),
-        false => ("<sip:bob@example.com>;tag=t1", "<sip:alice@example.com>;tag=f1"),
-    };
-    let route: String = route.iter().map(|r| format!("Route: {}\n", r.as_ref())).collect();
-    request(method, uri, &format!("d{method}{from_caller}"), &route)
-        .replace("From: <sip:alice@example.com>;tag=f1", &format!("From: {from}"))
-        .replace("To: <sip:bob@example.com>", &format!("To: {to}"))
-}
-
 /// A call from UDP to a browser and back: nothing of it asks name service.
 #[test]
 fn a_browser_is_reached_by_its_flow_all_through_the_dialog() {
@@ -388,7 +371,7 @@ fn a_connection_is_in_use_while_a_binding_was_made_over_it() {
     assert!(b.endpoint.is_registered_over(now, conn));
     assert!(!b.endpoint.is_registered_over(now, other));
     b.shared.update_bindings(b"bob@example.com", &mut |record| {
-        assert!(record.unregister(None, now.unix_ms).is_some());
+        assert!(record.unregister(None, |_| true, now.unix_ms).is_some());
     });
     assert!(!b.endpoint.is_registered_over(now, conn));
 }

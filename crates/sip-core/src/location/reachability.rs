@@ -74,7 +74,7 @@ pub struct Bounds {
 struct Pinged {
     key: u64,
     /// The address-of-record whose turn is the flow's.
-    turn_aor: u32,
+    aor_hash: u32,
     /// The second of its last turn, counted from 1970.
     turn_unix_s: u32,
     /// Pings in a row without a response. The last one counts from the next on.
@@ -128,13 +128,13 @@ impl Reachability {
         self.lost
     }
 
-    /// It is the turn of a binding with this flow, in the address-of-record that `turn_aor` is a hash of. A flow has its
+    /// It is the turn of a binding with this flow, in the address-of-record that `aor_hash` is a hash of. A flow has its
     /// turn with one of its addresses-of-record. If that has no turns any more, another takes its place.
-    pub fn turn(&mut self, key: u64, turn_aor: u32, now_unix_s: u64, bounds: &Bounds) -> Turn {
+    pub fn turn(&mut self, key: u64, aor_hash: u32, now_unix_s: u64, bounds: &Bounds) -> Turn {
         let now = now_unix_s as u32;
         let new = Pinged {
             key,
-            turn_aor,
+            aor_hash,
             turn_unix_s: now,
             missed: 0,
             awaits: true,
@@ -148,14 +148,14 @@ impl Reachability {
                 return Turn::Ping { answered: false };
             }
         };
-        let least_s = match flow.turn_aor == turn_aor {
+        let least_s = match flow.aor_hash == aor_hash {
             true => bounds.every_s.div_ceil(2),
             false => bounds.every_s.saturating_add(bounds.every_s.div_ceil(4)),
         };
         if now.wrapping_sub(flow.turn_unix_s) < least_s {
             return Turn::Pinged;
         }
-        flow.turn_aor = turn_aor;
+        flow.aor_hash = aor_hash;
         flow.turn_unix_s = now;
         let must_answer = bounds.must_answer || !flow.answered || flow.lost;
         flow.missed = match must_answer {

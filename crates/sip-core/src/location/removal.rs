@@ -42,11 +42,19 @@ impl Removal {
 }
 
 impl AorRecord {
-    /// Removes the bindings of the URI `contact`, or all if there is none, and gives the record its next
-    /// version. `None`, without a change: no such binding is live.
-    pub fn unregister(&mut self, contact: Option<&[u8]>, now_unix_ms: u64) -> Option<Removal> {
+    /// Removes the bindings of the URI `contact` that are also `wanted`, and gives the record its next version.
+    /// Without a `contact`, those of any URI. `None`, without a change: no such binding is live.
+    pub fn unregister(
+        &mut self,
+        contact: Option<&[u8]>,
+        wanted: impl Fn(&Binding) -> bool,
+        now_unix_ms: u64,
+    ) -> Option<Removal> {
         let uri = contact.and_then(|contact| Uri::parse(contact).ok());
         let is_meant = |binding: &Binding| {
+            if !wanted(binding) {
+                return false;
+            }
             let Some(contact) = contact else { return true };
             let named = Identity {
                 contact,
@@ -133,20 +141,41 @@ mod tests {
     #[test]
     fn all_of_them_or_one_by_its_uri() {
         let mut all = record();
-        let removal = all.unregister(None, NOW_MS).unwrap();
+        let removal = all.unregister(None, |_| true, NOW_MS).unwrap();
         assert_eq!((removal.live(NOW_MS / 1000), removal.version()), (2, NOW_MS));
         assert_eq!((contacts(&all), all.version), (vec![], NOW_MS));
-        assert!(all.unregister(None, NOW_MS + 1).is_none());
+        assert!(all.unregister(None, |_| true, NOW_MS + 1).is_none());
         assert_eq!(all.version, NOW_MS);
 
         // RFC 3261 §19.1.4: escapes, and the case of the host.
         let mut one = record();
-        let removal = one.unregister(Some(b"sip:%62ob@192.0.2.2"), NOW_MS).unwrap();
+        let removal = one
+            .unregister(Some(b"sip:%62ob@192.0.2.2"), |_| true, NOW_MS)
+            .unwrap();
         assert_eq!(removal.live(NOW_MS / 1000), 1);
         assert_eq!(
             contacts(&one),
             ["sip:bob@192.0.2.3", "sip:bob@192.0.2.1;transport=udp"]
         );
+    }
+
+    /// Two phones behind two NATs may have one Contact.
+    #[test]
+    fn of_one_uri_those_that_are_wanted() {
+        let mut record = AorRecord::default();
+        for port in [1_024, 1_025] {
+            let mut phone = binding("sip:bob@10.0.0.2", 1000, 2_000);
+            phone.received.remote.set_port(port);
+            record.bindings.push(phone);
+        }
+        let from = |port: u16| move |binding: &Binding| binding.received.remote.port() == port;
+        let contact = Some(b"sip:bob@10.0.0.2".as_slice());
+        assert!(record.unregister(contact, from(1_026), NOW_MS).is_none());
+        let removal = record.unregister(contact, from(1_024), NOW_MS).unwrap();
+        assert_eq!(removal.live(1_000), 1);
+        assert_eq!(record.bindings[0].received.remote.port(), 1_025);
+        assert!(record.unregister(None, from(1_024), NOW_MS).is_none());
+        assert!(record.unregister(None, from(1_025), NOW_MS).is_some());
     }
 
     #[test]
@@ -155,7 +184,9 @@ mod tests {
         let before = record.clone();
         for contact in ["sip:bob@192.0.2.3", "sip:bob@192.0.2.4", "bob", ""] {
             assert!(
-                record.unregister(Some(contact.as_bytes()), NOW_MS).is_none(),
+                record
+                    .unregister(Some(contact.as_bytes()), |_| true, NOW_MS)
+                    .is_none(),
                 "{contact}"
             );
         }
@@ -171,7 +202,9 @@ mod tests {
             flow.reg_id = reg_id;
             record.put(flow);
         }
-        let removal = record.unregister(Some(b"sip:bob@192.0.2.1;ob"), NOW_MS).unwrap();
+        let removal = record
+            .unregister(Some(b"sip:bob@192.0.2.1;ob"), |_| true, NOW_MS)
+            .unwrap();
         assert_eq!((removal.live(1_000), record.bindings.len()), (2, 0));
     }
 
@@ -181,7 +214,7 @@ mod tests {
     fn what_was_removed_is_remembered() {
         let mut record = record();
         let of = record.bindings[0].clone();
-        record.unregister(None, NOW_MS).unwrap();
+        record.unregister(None, |_| true, NOW_MS).unwrap();
         let is_behind = |cseq, seconds| {
             let now = NOW_MS / 1000 + seconds;
             record
@@ -196,7 +229,7 @@ mod tests {
     fn what_could_not_be_stored_is_there_again() {
         let mut record = record();
         let before = record.clone();
-        let removal = record.unregister(None, NOW_MS).unwrap();
+        let removal = record.unregister(None, |_| true, NOW_MS).unwrap();
         // Another phone has registered meanwhile.
         let mut other = binding("sip:bob@192.0.2.9", 1000, 2_000);
         other.updated = record.next_version(NOW_MS);

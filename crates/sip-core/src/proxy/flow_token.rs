@@ -137,11 +137,11 @@ impl Engine {
 /// peer was verified, so that the flow is tried for each binding made by TLS.
 fn goes_by_flow(uri: &SipUri<'_>, flow: &Flow) -> bool {
     let unknown = flow.transport == Transport::Tls && flow.proof == Proof::None;
-    unknown || is_elsewhere(uri, flow)
+    unknown || differs_from_source(uri, flow)
 }
 
 /// Whether a Contact URI is another address than the far end of the flow.
-fn is_elsewhere(uri: &SipUri<'_>, flow: &Flow) -> bool {
+fn differs_from_source(uri: &SipUri<'_>, flow: &Flow) -> bool {
     match uri.host {
         Host::V4(ip) => flow.remote.ip().to_canonical() != IpAddr::V4(ip),
         Host::V6(ip) => flow.remote.ip().to_canonical() != IpAddr::V6(ip).to_canonical(),

@@ -25,16 +25,16 @@ fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) 
 /// `maddr` of a Request-URI in it.
 fn leads_elsewhere(rule: &Route, called: &Domain) -> bool {
     let is_other = |name: &[u8]| *name != *called.name && called.aliases.iter().all(|alias| **alias != *name);
-    let is_elsewhere = match &rule.action {
+    let relays_to_others = match &rule.action {
         Action::Relay(relay) => !matches!(relay.target, RelayTarget::Location),
         Action::Redirect(_) | Action::Reject { .. } => false,
     };
-    is_elsewhere && rule.when.domain.as_deref().is_none_or(is_other)
+    relays_to_others && rule.when.domain.as_deref().is_none_or(is_other)
 }
 
 /// The reason why a REGISTER to the registrar of another domain may be relayed: that registrar asks for credentials.
 /// It vouches for no source.
-pub(super) const fn asked_elsewhere() -> Authorized {
+pub(super) const fn asked_by_its_registrar() -> Authorized {
     Authorized::Unasked
 }
 

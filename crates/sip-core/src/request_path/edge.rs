@@ -9,7 +9,7 @@ use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Host, Method};
 
 use super::Progress;
-use super::asking::asked_elsewhere;
+use super::asking::asked_by_its_registrar;
 use super::in_dialog::Position;
 use super::route::RoutePlan;
 use crate::config::{Action, RelayTarget};
@@ -71,7 +71,7 @@ impl Engine {
         } else {
             self.counters.registrations_refused += 1;
         }
-        self.route(request, &position, progress, (matched, asked_elsewhere()));
+        self.route(request, &position, progress, (matched, asked_by_its_registrar()));
     }
 
     /// Whether all Routes that are left lead to registrars behind this edge, as a Service-Route does. Only a new request

@@ -91,11 +91,6 @@ pub fn from_registrar(method: &str, branch: &str, to_tag: &str, route: &str) -> 
     ))
 }
 
-pub fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
-    sent.retain(|s| s.first_line() != "SIP/2.0 100 Trying");
-    sent
-}
-
 pub fn bindings(b: &Bench) -> Vec<Binding> {
     let mut found = vec![];
     b.shared.read_bindings(b"bob@far.example", &mut |record| {

@@ -553,3 +553,20 @@ pub fn route_of_caller(bench: &mut Bench, callee: Flow, invite: &Sent) -> Vec<St
     let route = answer.headers("Record-Route");
     route.iter().rev().map(|value| (*value).to_string()).collect()
 }
+
+pub fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
+    sent.retain(|s| s.first_line() != "SIP/2.0 100 Trying");
+    sent
+}
+
+/// A request in a dialog between alice, the caller, and bob: by this route set, to this remote target.
+pub fn in_dialog(method: &str, uri: &str, from_caller: bool, route: &[impl AsRef<str>]) -> String {
+    let (from, to) = match from_caller {
+        true => ("<sip:alice@example.com>;tag=f1", "<sip:bob@example.com>;tag=t1"),
+        false => ("<sip:bob@example.com>;tag=t1", "<sip:alice@example.com>;tag=f1"),
+    };
+    let route: String = route.iter().map(|r| format!("Route: {}\n", r.as_ref())).collect();
+    request(method, uri, &format!("d{method}{from_caller}"), &route)
+        .replace("From: <sip:alice@example.com>;tag=f1", &format!("From: {from}"))
+        .replace("To: <sip:bob@example.com>", &format!("To: {to}"))
+}

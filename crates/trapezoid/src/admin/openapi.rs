@@ -280,7 +280,10 @@ fn registrations() -> Value {
             },
             "delete": {
                 "summary": "Remove one contact, or all, as a REGISTER with Expires: 0 does",
-                "parameters": [parameter("contact", "The contact's URI; without it all contacts are removed.")],
+                "parameters": [
+                    parameter("contact", "The contact's URI; without it and `source` all contacts are removed."),
+                    parameter("source", "Where its REGISTER came from: an address, a network, or an address with a port."),
+                ],
                 "responses": {
                     "200": response("They are removed. The phone's next REGISTER is taken as ever.", "Removed"),
                     "400": wrong(), "401": wrong(), "404": wrong(),

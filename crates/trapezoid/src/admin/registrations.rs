@@ -8,12 +8,13 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use sip_backend::shared::Place;
+use sip_core::location::Binding;
 use sip_core::location::reachability::Reach;
 
 use super::api::{decoded, error};
 use super::{Pages, json as page};
 use crate::machine::unix_ms;
-use crate::registrations::{Filter, NotRemoved, Origin, Registrations, Row, canonical, written};
+use crate::registrations::{Choice, Filter, NotRemoved, Origin, Registrations, Row, canonical, written};
 
 /// Rows of a page, if the request does not say.
 const LIMIT: usize = 100;
@@ -58,6 +59,23 @@ fn parameters(query: Option<&str>, known: &[&str]) -> Result<Vec<(String, String
     Ok(found)
 }
 
+fn source(value: &str) -> Result<Origin, String> {
+    let source = value.parse::<Origin>();
+    source.map_err(|remedy| format!("{value:?} is no source: {remedy}"))
+}
+
+/// The contacts that a removal names.
+fn choice(query: Option<&str>) -> Result<Choice, String> {
+    let mut choice = Choice::default();
+    for (name, value) in parameters(query, &["contact", "source"])? {
+        match name.as_str() {
+            "contact" => choice.contact = Some(value.into_bytes()),
+            _ => choice.source = Some(source(&value)?),
+        }
+    }
+    Ok(choice)
+}
+
 /// The parameters of a list.
 #[derive(Debug)]
 struct Wanted {
@@ -93,12 +111,7 @@ impl Wanted {
                 "domain" => filter.domain = Some(value.to_ascii_lowercase().into_bytes()),
                 "contact" => filter.contact = Some(value.into_bytes()),
                 "user_agent" => filter.user_agent = Some(value.into_bytes()),
-                "source" => {
-                    let source = value
-                        .parse::<Origin>()
-                        .map_err(|remedy| format!("{value:?} is no source: {remedy}"));
-                    filter.source = Some(source?);
-                }
+                "source" => filter.source = Some(source(&value)?),
                 "limit" => {
                     let limit = value
                         .parse::<usize>()
@@ -219,29 +232,34 @@ pub(super) async fn remove(
     let Some(aor) = canonical(&text) else {
         return no_address_of_record(&text);
     };
-    let contact = match parameters(query.as_deref(), &["contact"]) {
-        Ok(mut parameters) => parameters.pop().map(|(_, contact)| contact),
-        Err(text) => return wrong(format!("{text}; without ?contact=URI all contacts are removed")),
+    let query = query.unwrap_or_default();
+    let choice = match choice(Some(&query)) {
+        Ok(choice) => choice,
+        Err(text) => {
+            return wrong(format!(
+                "{text}; without ?contact=URI or ?source=ADDRESS all contacts are removed"
+            ));
+        }
     };
-    let named = contact.clone().map(String::into_bytes);
-    match registrations.remove(aor.clone(), named).await {
+    match registrations.remove(aor.clone(), choice).await {
         Ok(removed) => {
             let aor = written(&aor);
-            let contact = contact.unwrap_or_default();
-            tracing::info!(aor, contact, removed, "contacts removed by the operator");
+            tracing::info!(aor, query, removed, "contacts removed by the operator");
             let body = json!({ "address_of_record": aor, "removed": removed });
             page(StatusCode::OK, &body).into_response()
         }
         Err(NotRemoved::NotRegistered) => not_registered(&aor),
         Err(NotRemoved::NoSuchContact) => {
             let rows = registrations.of(&aor);
-            let there = rows
-                .iter()
-                .map(|row| String::from_utf8_lossy(&row.binding.contact));
+            let there = rows.iter().map(|row| {
+                let Binding {
+                    contact, received, ..
+                } = &row.binding;
+                format!("{} from {}", String::from_utf8_lossy(contact), received.remote)
+            });
             let there: Vec<_> = there.collect();
-            let contact = contact.unwrap_or_default();
             let text = format!(
-                "no contact {contact:?} of {}; there is {}",
+                "no contact of {} is meant by {query:?}; there is {}",
                 written(&aor),
                 there.join(", ")
             );
@@ -364,11 +382,14 @@ pub(super) mod tests {
         let (status, body) = tell(address, &desk);
         let text = body["error"].as_str().unwrap_or_default();
         assert!(
-            status == 404 && text.ends_with("; there is sip:bob@192.0.2.17:5062"),
+            status == 404 && text.ends_with("; there is sip:bob@192.0.2.17:5062 from 192.0.2.17:5062"),
             "{body}"
         );
         assert_eq!(contacts(&tell(address, &format!("GET {bob}")).1), ["bob"]);
-        assert_eq!(tell(address, &format!("DELETE {bob}")), (200, removed(1)));
+        let from_another = format!("DELETE {bob}?contact=sip:bob@192.0.2.17:5062&source=192.0.2.17:5063");
+        assert_eq!(tell(address, &from_another).0, 404);
+        let from_there = from_another.replace(":5063", ":5062");
+        assert_eq!(tell(address, &from_there), (200, removed(1)));
         for method in ["GET", "DELETE"] {
             let (status, body) = tell(address, &format!("{method} {bob}"));
             assert_eq!(
@@ -429,7 +450,12 @@ pub(super) mod tests {
             (
                 "DELETE /api/v1/registrations/bob@example.com?user=bob",
                 400,
-                "no parameter \"user\"; there is contact; without ?contact=URI all",
+                "no parameter \"user\"; there is contact, source; without ?contact=URI or ?source=ADDRESS all",
+            ),
+            (
+                "DELETE /api/v1/registrations/bob@example.com?source=home",
+                400,
+                "\"home\" is no source: write an address, a network",
             ),
             (
                 "GET /api/v1/registrations/bob@example.net",

@@ -74,9 +74,12 @@ struct Remove {
     /// The address-of-record, as USER@DOMAIN.
     #[arg(value_name = "AOR", value_parser = address_of_record)]
     aor: String,
-    /// URI of the contact; without it all contacts are removed.
+    /// URI of the contact; without it and `--source` all contacts are removed.
     #[arg(long, value_name = "URI", value_parser = filled)]
     contact: Option<String>,
+    /// Where its REGISTER came from: an address, a network, or an address with a port.
+    #[arg(long, value_name = "ADDRESS", value_parser = source)]
+    source: Option<String>,
     #[command(flatten)]
     config: ConfigOption,
 }
@@ -107,22 +110,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// The parameters of a query that are given, each after an `&`.
+fn query<const N: usize>(parameters: [(&str, &Option<String>); N]) -> String {
+    let given = parameters
+        .iter()
+        .filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    given
+        .map(|(name, value)| format!("&{name}={}", escaped(value)))
+        .collect()
+}
+
 impl List {
     /// The filters, as continuation of a query.
     fn filters(&self) -> String {
-        let filters = [
+        query([
             ("user", &self.user),
             ("domain", &self.domain),
             ("contact", &self.contact),
             ("source", &self.source),
             ("user_agent", &self.user_agent),
-        ];
-        let given = filters
-            .iter()
-            .filter_map(|(name, value)| Some((name, value.as_deref()?)));
-        given
-            .map(|(name, value)| format!("&{name}={}", escaped(value)))
-            .collect()
+        ])
     }
 }
 
@@ -167,13 +174,8 @@ fn show(args: &Show) -> Result<(), Failure> {
 }
 
 fn remove(args: &Remove) -> Result<(), Failure> {
-    let contact = args.contact.as_deref().map(escaped);
-    let query = contact.map(|contact| format!("?contact={contact}"));
-    let path = format!(
-        "/api/v1/registrations/{}{}",
-        escaped(&args.aor),
-        query.unwrap_or_default()
-    );
+    let chosen = query([("contact", &args.contact), ("source", &args.source)]);
+    let path = format!("/api/v1/registrations/{}?{chosen}", escaped(&args.aor));
     let done = ask(&args.config, "DELETE", &path, "")?;
     let contacts = match done["removed"].as_u64() {
         Some(1) => "1 contact".to_owned(),

@@ -53,6 +53,22 @@ impl Filter {
     }
 }
 
+/// Contacts to remove from an address-of-record: those to which all applies that is given. The default chooses
+/// all.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// URI of the contact, compared as RFC 3261 §19.1.4 says.
+    pub contact: Option<Vec<u8>>,
+    /// The source of the REGISTER. Phones behind several NATs may have one contact URI.
+    pub source: Option<Origin>,
+}
+
+impl Choice {
+    pub(super) fn is_from(&self, remote: SocketAddr) -> bool {
+        self.source.as_ref().is_none_or(|source| source.contains(remote))
+    }
+}
+
 /// Whether `part` occurs in `text`, case-insensitive.
 fn contains(text: &[u8], part: &[u8]) -> bool {
     part.is_empty()

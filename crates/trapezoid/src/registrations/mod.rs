@@ -25,7 +25,7 @@ use sip_core::transport::Transport;
 use sip_net::hub::Hub;
 use sip_net::mailbox::{Control, Item};
 
-pub(crate) use self::filter::{Filter, Origin, canonical, written};
+pub(crate) use self::filter::{Choice, Filter, Origin, canonical, written};
 pub(crate) use self::waiting::{OPERATOR, Waiting};
 use crate::machine::unix_ms;
 
@@ -197,18 +197,18 @@ impl Registrations {
         rows
     }
 
-    /// Removes one contact of an address-of-record, or all. Returns how many. The change is in force at once,
+    /// Removes the chosen contacts of an address-of-record. Returns how many. The change is in force at once,
     /// and as durable as a REGISTER with a response. It is completed even if the caller stops waiting.
     ///
     /// # Errors
     /// [`NotRemoved`]; the contacts are then as they were.
-    pub(crate) async fn remove(&self, aor: Box<[u8]>, contact: Option<Vec<u8>>) -> Result<usize, NotRemoved> {
+    pub(crate) async fn remove(&self, aor: Box<[u8]>, choice: Choice) -> Result<usize, NotRemoved> {
         let this = self.clone();
-        let done = tokio::spawn(async move { this.unregister(&aor, contact.as_deref()).await });
+        let done = tokio::spawn(async move { this.unregister(&aor, &choice).await });
         done.await.unwrap_or(Err(NotRemoved::NotSaved))
     }
 
-    async fn unregister(&self, aor: &[u8], contact: Option<&[u8]>) -> Result<usize, NotRemoved> {
+    async fn unregister(&self, aor: &[u8], choice: &Choice) -> Result<usize, NotRemoved> {
         let Parts {
             shared,
             backend,
@@ -225,7 +225,8 @@ impl Registrations {
             if record.live(now_ms / 1000).next().is_some() {
                 why = NotRemoved::NoSuchContact;
             }
-            let removal = record.unregister(contact, now_ms);
+            let from = |binding: &Binding| choice.is_from(binding.received.remote);
+            let removal = record.unregister(choice.contact.as_deref(), from, now_ms);
             change = removal.map(|removal| (removal, save_of(aor, record)));
         });
         let (removal, save) = change.ok_or(why)?;

@@ -212,8 +212,11 @@ fn what_has_ended_is_not_shown() {
 }
 
 fn remove(registrations: &Registrations, aor: &str, contact: Option<&str>) -> Result<usize, NotRemoved> {
-    let contact = contact.map(|contact| contact.as_bytes().to_vec());
-    runtime().block_on(registrations.remove(aor.as_bytes().into(), contact))
+    let choice = Choice {
+        contact: contact.map(|contact| contact.as_bytes().to_vec()),
+        source: None,
+    };
+    runtime().block_on(registrations.remove(aor.as_bytes().into(), choice))
 }
 
 #[test]
