@@ -95,9 +95,12 @@ impl Networks {
             .iter()
             .enumerate()
             .map(|(number, nat)| Home::new(number, *nat));
-        Self {
-            homes: homes.collect(),
+        let homes: Vec<Home> = homes.collect();
+        for (home, number) in homes.iter().zip(0..) {
+            wait_within("the cable to a home", STARTING, || is_up(&wan_of(number)));
+            home.wait_for_cables();
         }
+        Self { homes }
     }
 
     /// The address of the server.
@@ -115,7 +118,7 @@ impl Home {
     fn new(number: usize, nat: Nat) -> Self {
         let (router, inside) = (Namespace::new(), Namespace::new());
         let public = format!("203.0.113.{}", 11 + number);
-        let wan = format!("home{number}");
+        let wan = wan_of(number);
         ip(&[
             &format!("link add {wan} type veth peer name wan netns {}", router.path()),
             &format!("link set {wan} up"),
@@ -179,15 +182,21 @@ impl Home {
         self.router.enter(|| ip(&["link set lan down"]));
     }
 
-    /// Puts it back. When this returns, both ends send again: the kernel notices a cable some time after it is there, as
-    /// late as namespaces of other tests that end keep it busy.
+    /// Puts it back. When this returns, both ends send again.
     ///
     /// # Panics
     /// When an end stays down.
     pub fn plug(&self) {
         self.router.enter(|| ip(&["link set lan up"]));
-        wait_within("the cable", STARTING, || {
-            self.router.enter(|| is_up("lan")) && self.inside.enter(|| is_up("eth0"))
+        self.wait_for_cables();
+    }
+
+    /// Waits until all ends send. The kernel notices a cable some time after it is there, as late as namespaces of other
+    /// tests that end keep it busy. Until then it drops what is sent.
+    fn wait_for_cables(&self) {
+        wait_within("the cables of a home", STARTING, || {
+            let of_router = self.router.enter(|| is_up("wan") && is_up("lan"));
+            of_router && self.inside.enter(|| is_up("eth0"))
         });
     }
 
@@ -228,6 +237,11 @@ fn translate(nat: Nat) {
         let path = format!("/proc/sys/net/{name}");
         fs::write(&path, value.to_string()).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
+}
+
+/// The server's end of the cable to a home.
+fn wan_of(home: usize) -> String {
+    format!("home{home}")
 }
 
 /// Whether an interface of the calling thread's namespace has a cable, as the kernel has noticed it.
