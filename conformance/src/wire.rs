@@ -350,22 +350,25 @@ impl Client {
     /// Calls, waits for the final answer and acknowledges it; every answer, the final one last.
     #[track_caller]
     pub fn call(&mut self, user: &str, call: &str) -> Vec<Message> {
+        let answers = self.call_without_ack(user, call);
+        if let Some(last) = answers.last() {
+            self.acknowledge(user, call, last);
+        }
+        answers
+    }
+
+    /// Calls, and returns the answers, of which the last is final and not acknowledged.
+    pub fn call_without_ack(&mut self, user: &str, call: &str) -> Vec<Message> {
         self.invite(user, call);
-        let mut answers = Vec::new();
-        loop {
+        let mut answers: Vec<Message> = Vec::new();
+        while answers.last().is_none_or(|last| last.status() < 200) {
             let answer = self.receive();
-            // Of an earlier call.
-            if answer.header("call-id") != call {
-                continue;
-            }
-            let status = answer.status();
-            answers.push(answer);
-            if let Some(last) = answers.last().filter(|_| status >= 200) {
-                let last = last.clone();
-                self.acknowledge(user, call, &last);
-                return answers;
+            // Others are of an earlier call.
+            if answer.header("call-id") == call {
+                answers.push(answer);
             }
         }
+        answers
     }
 
     /// OPTIONS to `uri` is answered 200; that answer.

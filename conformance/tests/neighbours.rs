@@ -144,7 +144,8 @@ fn is_taken(world: &World, first: u16, transport: Transport) -> bool {
     let scene = &world.scene;
     let callee = Phone::start(scene, Transport::Udp, port::CALLEE, Part::Answer(Duration::ZERO));
     let mut caller = Client::new(scene, transport, port::CALLER, scene.at(first));
-    let answers = caller.call("bob", "a-call");
+    // An ACK would go to the address in Kamailio's Record-Route, for which not each of its certificates is valid.
+    let answers = caller.call_without_ack("bob", "a-call");
     let status = answers.last().map_or(0, conformance::Message::status);
     assert!(status == 200 || status >= 400, "{answers:?}");
     let heard = callee.count("INVITE");
