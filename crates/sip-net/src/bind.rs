@@ -11,27 +11,16 @@ use sip_core::transport::Transport;
 use crate::settings::Settings;
 use crate::sys;
 use crate::tcp::{TcpListener, TcpOptions};
-use crate::udp::steer::{Sockets, steer};
+use crate::udp::steer::steer;
 use crate::udp::{UdpOptions, UdpSocket};
 
 /// The sockets of one worker.
 #[derive(Debug)]
 pub struct WorkerSockets {
-    pub(crate) udp: Vec<DatagramSockets>,
+    pub(crate) udp: Vec<(ListenerId, UdpSocket)>,
     pub(crate) tcp: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
     steering: io::Result<()>,
-    new_work: io::Result<()>,
-}
-
-/// A worker's sockets of one listener.
-#[derive(Debug)]
-pub(crate) struct DatagramSockets {
-    pub(crate) listener: ListenerId,
-    /// By this socket messages are sent, and all but new work is received.
-    pub(crate) first: UdpSocket,
-    /// The queue of new work ([`crate::udp::steer`]), if there is one.
-    pub(crate) new_work: Option<UdpSocket>,
 }
 
 impl WorkerSockets {
@@ -49,7 +38,7 @@ impl WorkerSockets {
     /// The smallest receive buffer that the kernel granted to a datagram socket, bytes; `None` if there are
     /// none.
     pub fn receive_buffer(&self) -> Option<usize> {
-        self.udp.iter().map(|udp| udp.first.receive_buffer()).min()
+        self.udp.iter().map(|(_, socket)| socket.receive_buffer()).min()
     }
 
     /// The error of steering, if there are several workers and the kernel refused to give each datagram to
@@ -58,13 +47,6 @@ impl WorkerSockets {
     /// Only the first worker has the error.
     pub fn steering_error(&self) -> Option<&io::Error> {
         self.steering.as_ref().err()
-    }
-
-    /// The error because of which new work has no queue of its own, if [`Settings::new_work_buffer`] asks for one.
-    /// New work then waits in one queue with everything else, and may displace it. Only the first worker has
-    /// the error.
-    pub fn new_work_error(&self) -> Option<&io::Error> {
-        self.new_work.as_ref().err()
     }
 }
 
@@ -110,7 +92,6 @@ pub fn bind_all(config: &Config, settings: &Settings, workers: u16) -> Result<Ve
             tcp: Vec::new(),
             addresses: Vec::new(),
             steering: Ok(()),
-            new_work: Ok(()),
         })
         .collect();
     for (listener, number) in config.listeners.iter().zip(0..=u16::MAX) {
@@ -147,13 +128,9 @@ fn bind_listener(
     }
     for sockets in &mut *all {
         match bind_one(listener.transport, id, *address, settings, true)? {
-            Bound::Udp(first) => {
-                *address = first.local_address();
-                sockets.udp.push(DatagramSockets {
-                    listener: id,
-                    first,
-                    new_work: None,
-                });
+            Bound::Udp(socket) => {
+                *address = socket.local_address();
+                sockets.udp.push((id, socket));
             }
             Bound::Tcp(socket) => {
                 *address = socket.local_address();
@@ -161,68 +138,13 @@ fn bind_listener(
             }
         }
     }
-    if listener.transport == Transport::Udp {
-        let new_work = add_new_work(all, settings, workers);
-        let Some(first) = all.first_mut() else {
-            return Ok(());
-        };
-        if !matches!(new_work, Ok(true))
-            && let Err(error) = steer_first(first, workers)
-        {
-            first.steering = Err(error);
-        }
-        if let Err(error) = new_work {
-            first.new_work = Err(error);
-        }
+    if let [first, _, ..] = all
+        && let Some((_, socket)) = first.udp.last().filter(|(of, _)| *of == id)
+        && let Err(error) = steer(socket, workers)
+    {
+        first.steering = Err(error);
     }
     Ok(())
-}
-
-/// Makes the kernel choose among the first sockets of the listener bound last. One worker needs no choice.
-fn steer_first(first: &WorkerSockets, workers: u16) -> io::Result<()> {
-    match first.udp.last() {
-        Some(udp) if workers > 1 => steer(
-            &udp.first,
-            Sockets {
-                workers,
-                new_work: false,
-                is_v6: udp.first.local_address().is_ipv6(),
-            },
-        ),
-        _ => Ok(()),
-    }
-}
-
-/// Gives each worker a second socket for the listener bound last. `false`: none is wanted. If the kernel does not
-/// take the program, the second sockets are closed again, and what may have come to them meanwhile is lost.
-fn add_new_work(all: &mut [WorkerSockets], settings: &Settings, workers: u16) -> io::Result<bool> {
-    let Some(udp) = all.first().and_then(|first| first.udp.last()) else {
-        return Ok(false);
-    };
-    if settings.new_work_buffer == 0 {
-        return Ok(false);
-    }
-    let address = udp.first.local_address();
-    let sockets = Sockets {
-        workers,
-        new_work: true,
-        is_v6: address.is_ipv6(),
-    };
-    let options = UdpOptions {
-        receive_buffer: settings.new_work_buffer,
-        // Nothing is sent by it.
-        send_buffer: 0,
-        share: true,
-    };
-    let second: io::Result<Vec<UdpSocket>> = all.iter().map(|_| UdpSocket::bind(address, options)).collect();
-    let second = second?;
-    steer(&udp.first, sockets)?;
-    for (sockets, socket) in all.iter_mut().zip(second) {
-        if let Some(udp) = sockets.udp.last_mut() {
-            udp.new_work = Some(socket);
-        }
-    }
-    Ok(true)
 }
 
 /// A bound socket: for datagrams, or for connections.

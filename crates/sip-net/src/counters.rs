@@ -39,12 +39,6 @@ net_counters! {
     /// Datagrams lost here, by cause.
     udp_kernel_drops => "net_udp_dropped" { "cause=\"receive-buffer-full\"" };
     /// Datagrams lost here, by cause.
-    new_work_drops => "net_udp_dropped" { "cause=\"new-work-queue-full\"" };
-    /// Datagrams received as new work.
-    new_work_received => "net_udp_new_work" {};
-    /// CANCELs that waited for the new work that had come before them.
-    cancels_put_aside => "net_udp_cancels_put_aside" {};
-    /// Datagrams lost here, by cause.
     udp_send_drops => "net_udp_dropped" { "cause=\"send-buffer-full\"" };
     /// Datagrams lost here, by cause.
     udp_send_errors => "net_udp_dropped" { "cause=\"send-error\"" };

@@ -9,10 +9,6 @@ pub struct Settings {
     /// Receive buffer requested for each datagram socket, bytes. Default buffers overflow at stalls of a few
     /// milliseconds; the kernel then drops datagrams, which it counts and we report.
     pub udp_receive_buffer: usize,
-    /// Receive buffer requested for each queue of new work, bytes ([`crate::udp::steer`]). A datagram of 600
-    /// bytes takes some 2,300 of twice as many. Beyond it, the kernel drops new work, and counts it. 0: new work
-    /// has no queue of its own.
-    pub new_work_buffer: usize,
     /// Send buffer requested for each datagram socket, bytes.
     pub udp_send_buffer: usize,
     /// Bytes of datagrams that wait for each socket while its send buffer is full. Datagrams beyond it are
@@ -87,7 +83,6 @@ impl Default for Settings {
         Self {
             udp_batch: 64,
             udp_receive_buffer: 4 << 20,
-            new_work_buffer: 1 << 20,
             udp_send_buffer: 4 << 20,
             udp_backlog_bytes: 1 << 20,
             exclusive: true,

@@ -2,7 +2,6 @@
 
 mod bans;
 mod defence;
-mod new_work;
 mod peers;
 mod rig;
 mod tcp;

@@ -1,4 +1,4 @@
-//! The program by which the kernel chooses the socket that gets a datagram.
+//! The program by which the kernel chooses the worker that gets a datagram.
 //!
 //! Sockets that share an address by `SO_REUSEPORT` get datagrams by a hash of the addresses, so that all
 //! those of a busy peer go to one worker. This classic BPF program (bpf(4); no privilege is needed) computes
@@ -9,18 +9,7 @@
 //! compared with each word that `"\r\nCall-ID:"` may show there. A match is compared whole, then the value is
 //! hashed up to the CR.
 //!
-//! Each worker may have a second socket, for new work: INVITEs that begin a dialog. While a worker has more than
-//! it can serve, new work waits there and is dropped there, and the rest of each call waits behind nothing. The
-//! program takes an INVITE for new work if it finds no Route in it, which a re-INVITE has. An INVITE to a
-//! `urn:` (emergency calls, RFC 5031) goes to the first socket. "Route" is compared with its line end, so that
-//! Record-Route and other names are no match. Both words that show it, `"\r\nRo"` and `"\nRou"`, are looked for
-//! at every second byte. A Route in lower case, or beyond what is searched, is not seen: that re-INVITE is
-//! served later, as new work.
-//!
-//! If there are second sockets, the program decides about each datagram, because the kernel's own choice might
-//! be a second socket: it then goes by source address and port.
-//!
-//! Without second sockets the program decides nothing if the name is written otherwise (`i:`, `call-id:`), stands further back than
+//! The program decides nothing if the name is written otherwise (`i:`, `call-id:`), stands further back than
 //! is searched, or something else looked like it. The kernel then hashes addresses, as it does without the
 //! program. The worker that gets the datagram hands it over if necessary. The program's mistakes cost time,
 //! nothing else.
@@ -45,69 +34,24 @@ const FIRST: u32 = 63;
 /// Words compared between two checks of the datagram's length.
 const WORDS_PER_GROUP: u32 = 12;
 
-/// How far a program searches. The kernel limits a program's size (`optmem_max`, 20 KiB before Linux 6.8), so
-/// shorter searches are tried if it refuses the program.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    /// Groups of words compared with the name of Call-ID.
-    call_id_groups: u32,
-    /// Groups of words compared with that of Route; none without second sockets.
-    route_groups: u32,
-}
-
-const fn extent(call_id_groups: u32, route_groups: u32) -> Extent {
-    Extent {
-        call_id_groups,
-        route_groups,
-    }
-}
-
-const EXTENTS: [Extent; 4] = [extent(14, 0), extent(9, 0), extent(5, 0), extent(3, 0)];
-
-/// The last one sees a Route within the first 820 bytes. A kernel that takes no such program has one queue.
-const EXTENTS_WITH_NEW_WORK: [Extent; 4] = [extent(11, 40), extent(9, 36), extent(7, 30), extent(5, 25)];
-
-/// Offset at which the search for a Route begins: no start line is shorter.
-const FIRST_FOR_ROUTE: u32 = 20;
-
-/// Words compared with Route between two checks of the datagram's length, one each two bytes.
-const ROUTE_WORDS_PER_GROUP: u32 = 16;
+/// Numbers of groups of words, which bound the search. The kernel limits a program's size (`optmem_max`, 20
+/// KiB before Linux 6.8), so fewer groups are tried if it refuses the program.
+const GROUPS: [u32; 4] = [14, 9, 5, 3];
 
 /// Slots of the program's memory.
 const HASH: u32 = 0;
 const WORD: u32 = 1;
 const POSITION: u32 = 2;
-/// Index of the first socket of the queue: 0, or the number of workers.
-const QUEUE: u32 = 3;
-
-/// Begin of the area of addresses at which loads find the network header (`SKF_NET_OFF`).
-const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
 
 /// A result that is no index of a socket: the kernel then chooses by the addresses.
 const UNDECIDED: u32 = u32::MAX;
 
-/// The sockets that share an address, in the order in which they were bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sockets {
-    /// The number of workers. Their first sockets come first, in the workers' order.
-    pub(crate) workers: u16,
-    /// Whether as many sockets for new work follow, in the same order.
-    pub(crate) new_work: bool,
-    /// Whether the address is one of IPv6.
-    pub(crate) is_v6: bool,
-}
-
-/// Makes the kernel give each datagram to the worker of its call. `socket` is one of those that share the
-/// address.
-pub(crate) fn steer(socket: &impl AsFd, sockets: Sockets) -> io::Result<()> {
-    let extents = if sockets.new_work {
-        EXTENTS_WITH_NEW_WORK
-    } else {
-        EXTENTS
-    };
+/// Makes the kernel give each datagram to the worker of its call. `workers` sockets share the address of
+/// `socket`, bound in the workers' order.
+pub(crate) fn steer(socket: &impl AsFd, workers: u16) -> io::Result<()> {
     let mut result = Ok(());
-    for extent in extents {
-        result = sys::attach_reuseport_program(socket.as_fd(), &program(sockets, extent));
+    for groups in GROUPS {
+        result = sys::attach_reuseport_program(socket.as_fd(), &program(workers, groups));
         if !is_too_large(&result) {
             break;
         }
@@ -202,119 +146,34 @@ impl Assembler {
     fn step(&mut self) {
         self.recall_x(HASH);
         self.add(libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X, 0);
-        self.mix();
-        self.store(HASH);
-    }
-
-    /// A ← A, each bit spread over others. X is lost.
-    fn mix(&mut self) {
         self.alu(libc::BPF_MUL, MULTIPLIER);
         self.a_to_x();
         self.alu(libc::BPF_RSH, SHIFT);
         self.add(libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X, 0);
+        self.store(HASH);
     }
-}
-
-/// The bytes as a number, in network order.
-fn word(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0, |word, c| word << 8 | u32::from(*c))
 }
 
 fn word_of_name(at: usize) -> u32 {
-    word(&NAME[at..at + 4])
+    NAME[at..at + 4]
+        .iter()
+        .fold(0, |word, c| word << 8 | u32::from(*c))
 }
 
-/// The program for these sockets.
-fn program(sockets: Sockets, extent: Extent) -> Vec<sock_filter> {
-    let workers = u32::from(sockets.workers.max(1));
+/// The program for `workers` sockets that searches `groups` groups of words.
+fn program(workers: u16, groups: u32) -> Vec<sock_filter> {
     let mut a = Assembler::default();
-    if sockets.new_work {
-        choose_queue(&mut a, workers, extent.route_groups);
-    }
-    if workers == 1 {
-        a.add(libc::BPF_LD | libc::BPF_IMM, 0);
-        choose_worker(&mut a, sockets);
-        return a.0;
-    }
     let mut undecided = Vec::new();
-    let found = search(&mut a, extent.call_id_groups, &mut undecided);
+    let found = search(&mut a, groups, &mut undecided);
+    a.land_all(undecided);
+    a.add(libc::BPF_RET | libc::BPF_K, UNDECIDED);
     a.land_all(found);
-    compare(&mut a, &mut undecided);
+    compare(&mut a);
     hash(&mut a);
     a.recall(HASH);
-    choose_worker(&mut a, sockets);
-    a.land_all(undecided);
-    if sockets.new_work {
-        hash_source(&mut a, sockets.is_v6);
-        choose_worker(&mut a, sockets);
-    } else {
-        a.add(libc::BPF_RET | libc::BPF_K, UNDECIDED);
-    }
-    a.0
-}
-
-/// Ends the program with the socket of the worker for the hash in A.
-fn choose_worker(a: &mut Assembler, sockets: Sockets) {
-    a.alu(libc::BPF_MOD, u32::from(sockets.workers.max(1)));
-    if sockets.new_work {
-        a.recall_x(QUEUE);
-        a.add(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X, 0);
-    }
+    a.alu(libc::BPF_MOD, u32::from(workers.max(1)));
     a.add(libc::BPF_RET | libc::BPF_A, 0);
-}
-
-/// QUEUE ← 0; the number of workers if the datagram is new work.
-fn choose_queue(a: &mut Assembler, workers: u32, groups: u32) {
-    a.add(libc::BPF_LD | libc::BPF_IMM, 0);
-    a.store(QUEUE);
-    let mut others = Vec::new();
-    a.load(libc::BPF_W | libc::BPF_LEN, 0);
-    others.push(a.unless(libc::BPF_JGE, FIRST_FOR_ROUTE));
-    for (size, at, wanted) in [
-        (libc::BPF_W, 0, &b"INVI"[..]),
-        (libc::BPF_H, 4, b"TE"),
-        (libc::BPF_B, 6, b" "),
-    ] {
-        a.load(size | libc::BPF_ABS, at);
-        others.push(a.unless(libc::BPF_JEQ, word(wanted)));
-    }
-    a.load(libc::BPF_W | libc::BPF_ABS, 7);
-    let no_urn = a.unless(libc::BPF_JEQ, word(b"urn:"));
-    others.push(a.jump());
-    a.land(no_urn);
-    let mut ends = Vec::new();
-    for group in 0..groups {
-        let first = FIRST_FOR_ROUTE + group * ROUTE_WORDS_PER_GROUP * 2;
-        let last = first + (ROUTE_WORDS_PER_GROUP - 1) * 2;
-        a.load(libc::BPF_W | libc::BPF_LEN, 0);
-        ends.push(a.unless(libc::BPF_JGE, last + 4));
-        let mut matches = Vec::new();
-        for at in (first..=last).step_by(2) {
-            a.load(libc::BPF_W | libc::BPF_ABS, at);
-            for start in [b"\r\nRo", b"\nRou"] {
-                matches.push(a.add(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, word(start)));
-            }
-        }
-        let next = a.jump();
-        a.land_all(matches);
-        others.push(a.jump());
-        a.land(next);
-    }
-    a.land_all(ends);
-    a.add(libc::BPF_LD | libc::BPF_IMM, workers);
-    a.store(QUEUE);
-    a.land_all(others);
-}
-
-/// A ← a hash of the source's address and port. (With options or extension headers in between, other bytes of
-/// the header take the place of the port: they are those of one sender as well.)
-fn hash_source(a: &mut Assembler, is_v6: bool) {
-    let (address, port) = if is_v6 { (20, 40) } else { (12, 20) };
-    a.load(libc::BPF_H | libc::BPF_ABS, NETWORK_HEADER.wrapping_add(port));
-    a.a_to_x();
-    a.load(libc::BPF_W | libc::BPF_ABS, NETWORK_HEADER.wrapping_add(address));
-    a.add(libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X, 0);
-    a.mix();
+    a.0
 }
 
 /// Compares words. The returned jumps are taken with the place of the possible name in A.
@@ -348,16 +207,21 @@ fn search(a: &mut Assembler, groups: u32, undecided: &mut Vec<Jump>) -> Vec<Jump
 }
 
 /// Compares the whole name at A; POSITION ← where the value begins.
-fn compare(a: &mut Assembler, undecided: &mut Vec<Jump>) {
+fn compare(a: &mut Assembler) {
     a.a_to_x();
+    let mut others = Vec::new();
     for (size, at, wanted) in [
         (libc::BPF_W, 0, word_of_name(0)),
         (libc::BPF_W, 4, word_of_name(4)),
         (libc::BPF_H, 8, u32::from(NAME[8]) << 8 | u32::from(NAME[9])),
     ] {
         a.load(size | libc::BPF_IND, at);
-        undecided.push(a.unless(libc::BPF_JEQ, wanted));
+        others.push(a.unless(libc::BPF_JEQ, wanted));
     }
+    let same = a.jump();
+    a.land_all(others);
+    a.add(libc::BPF_RET | libc::BPF_K, UNDECIDED);
+    a.land(same);
     let name = NAME.len() as u32;
     a.load(libc::BPF_B | libc::BPF_IND, name);
     let no_space = a.unless(libc::BPF_JEQ, u32::from(b' '));

@@ -3,8 +3,7 @@
 //! Each turn, in this order:
 //! 1. wait;
 //! 2. read the clock;
-//! 3. receive: datagrams in one batch for each socket, connections up to a bound, new work by UDP (if little else
-//!    came), the mailbox;
+//! 3. receive: datagrams in one batch for each socket, connections up to a bound, the mailbox;
 //! 4. fire timers;
 //! 5. send the core's messages;
 //! 6. pass on queries and events;
@@ -13,12 +12,10 @@
 //! No message writes anything that other threads read: counters are published a few times a second.
 
 mod core;
-mod new_work;
 mod receive;
 mod transmit;
 
 pub use self::core::{Core, EventSink, QuerySink};
-use new_work::NewWork;
 use receive::MisroutedRate;
 
 use std::io;
@@ -34,7 +31,7 @@ use sip_core::query::Query;
 use sip_core::time::{Instant, Millis, Now};
 use sip_core::transport::{TransmitBatch, Transport};
 
-use crate::bind::{DatagramSockets, WorkerSockets};
+use crate::bind::WorkerSockets;
 use crate::clock::Clock;
 use crate::counters::{NetCounters, NetGauges};
 use crate::cpu::{CpuSplit, Meter};
@@ -56,7 +53,6 @@ mod token {
     pub(super) const UDP: u64 = 2 << 56;
     pub(super) const LISTENER: u64 = 3 << 56;
     pub(super) const CONNECTION: u64 = 4 << 56;
-    pub(super) const NEW_WORK: u64 = 5 << 56;
 }
 
 /// The values that a worker publishes.
@@ -140,38 +136,8 @@ struct Udp {
     backlog: Backlog,
     waits_for_room: bool,
     kernel_drops: u32,
-    /// Whether the last batch of this turn was full, so that more may wait.
-    has_more: bool,
-    /// The queue of new work, if there is one.
-    new_work: Option<NewWork>,
     /// Indexes of messages of the present batch that leave by this socket.
     outgoing: Vec<u32>,
-}
-
-/// One of the two queues in which the kernel keeps the datagrams of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Queue {
-    First,
-    NewWork,
-}
-
-impl Udp {
-    /// The socket of a queue.
-    fn of(&self, queue: Queue) -> Option<&UdpSocket> {
-        match queue {
-            Queue::First => Some(&self.socket),
-            Queue::NewWork => self.new_work.as_ref().map(|new_work| &new_work.socket),
-        }
-    }
-
-    fn new_work(&mut self) -> Option<&mut NewWork> {
-        self.new_work.as_mut()
-    }
-
-    /// Whether messages wait to be sent, or to be handled.
-    fn has_left(&self) -> bool {
-        !self.backlog.is_empty() || self.new_work.as_ref().is_some_and(NewWork::holds_cancels)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -468,7 +434,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             Phase::Running => None,
             Phase::Stopping => Some(Ended::Stopped),
             Phase::Draining { until } => {
-                let waits = self.again || self.udp.iter().any(Udp::has_left);
+                let waits = self.again || self.udp.iter().any(|udp| !udp.backlog.is_empty());
                 let done = !waits && self.core.is_idle() && !self.streams.has_unsent();
                 if self.hub.is_done(self.id, done) {
                     Some(Ended::Drained)
@@ -484,9 +450,6 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             if let Ok(drops) = udp.socket.receive_drops() {
                 self.counters.udp_kernel_drops += u64::from(drops.wrapping_sub(udp.kernel_drops));
                 udp.kernel_drops = drops;
-            }
-            if let Some(new_work) = &mut udp.new_work {
-                self.counters.new_work_drops += new_work.new_drops();
             }
         }
         self.counters.udp_truncated = self.received.truncated();
@@ -530,24 +493,24 @@ fn register_listeners(
     Ok(Serving { listeners, services })
 }
 
-fn register_udp(sockets: Vec<DatagramSockets>, epoll: &Epoll, settings: &Settings) -> io::Result<Vec<Udp>> {
-    let register = |(sockets, number): (DatagramSockets, u64)| {
-        epoll.add(&sockets.first, token::UDP | number, Interest::Read)?;
-        if let Some(socket) = &sockets.new_work {
-            epoll.add(socket, token::NEW_WORK | number, Interest::Read)?;
-        }
+fn register_udp(
+    sockets: Vec<(ListenerId, UdpSocket)>,
+    epoll: &Epoll,
+    settings: &Settings,
+) -> io::Result<Vec<Udp>> {
+    let numbered = sockets.into_iter().zip(0u64..);
+    let register = |((listener, socket), number): ((ListenerId, UdpSocket), u64)| {
+        epoll.add(&socket, token::UDP | number, Interest::Read)?;
         Ok(Udp {
-            listener: sockets.listener,
-            socket: sockets.first,
+            listener,
+            socket,
             backlog: Backlog::new(settings.udp_backlog_bytes),
             waits_for_room: false,
             kernel_drops: 0,
-            has_more: false,
-            new_work: sockets.new_work.map(NewWork::new),
             outgoing: Vec::new(),
         })
     };
-    sockets.into_iter().zip(0u64..).map(register).collect()
+    numbered.map(register).collect()
 }
 
 /// Whether messages of this transport go through [`Streams`].

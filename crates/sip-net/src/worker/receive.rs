@@ -9,7 +9,7 @@ use sip_core::time::{Millis, Now};
 use sip_core::transport::{Flow, Proof, Transport};
 
 use super::core::{Core, EventSink, QuerySink};
-use super::{Phase, Queue, Udp, Worker, token};
+use super::{Phase, Worker, token};
 use crate::counters::NetCounters;
 use crate::epoll::{Interest, Readiness};
 use crate::hub::Reach;
@@ -48,7 +48,6 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     saw_udp = true;
                     self.udp_ready(number, event, now);
                 }
-                token::NEW_WORK => self.new_work_ready(number, event, now),
                 token::LISTENER => self.accept(number, now),
                 _ => {
                     let taken = self.counters.stream_received - taken_before;
@@ -76,19 +75,6 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             for number in 0..self.udp.len() {
                 self.receive_datagrams(number, now);
             }
-        }
-        self.receive_new_work(now);
-    }
-
-    /// Notes that new work waits. Errors come by each socket of an address.
-    fn new_work_ready(&mut self, number: usize, event: Readiness, now: Now) {
-        if event.error {
-            self.receive_icmp(number, Queue::NewWork, now);
-        }
-        if event.readable
-            && let Some(new_work) = self.udp.get_mut(number).and_then(Udp::new_work)
-        {
-            new_work.is_ready = true;
         }
     }
 
@@ -121,7 +107,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     fn udp_ready(&mut self, number: usize, event: Readiness, now: Now) {
         if event.error {
-            self.receive_icmp(number, Queue::First, now);
+            self.receive_icmp(number, now);
         }
         if event.writable {
             self.flush_backlog(number, now);
@@ -131,38 +117,17 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Receives one batch from the first socket, and handles it.
+    /// Receives one batch from one socket.
     fn receive_datagrams(&mut self, number: usize, now: Now) {
-        self.receive_batch(number, Queue::First);
-        let has_more = self.received.is_full();
-        if let Some(udp) = self.udp.get_mut(number) {
-            udp.has_more = has_more;
-        }
-        self.handle_batch(number, Queue::First, now);
-    }
-
-    /// Receives one batch from one socket. Returns how many datagrams came.
-    pub(super) fn receive_batch(&mut self, number: usize, queue: Queue) -> usize {
-        let Some(socket) = self.udp.get(number).and_then(|udp| udp.of(queue)) else {
-            return 0;
-        };
+        let Some(udp) = self.udp.get(number) else { return };
         let before = self.activity.enter(Component::Receive);
-        let received = self.received.receive(socket);
+        let received = self.received.receive(&udp.socket);
         self.activity.enter(before);
         if received.is_err() {
             self.counters.udp_receive_errors += 1;
+            return;
         }
         self.counters.udp_received += self.received.len() as u64;
-        self.received.len()
-    }
-
-    /// Handles the datagrams of the last batch.
-    pub(super) fn handle_batch(&mut self, number: usize, queue: Queue, now: Now) {
-        let Some(udp) = self.udp.get_mut(number) else {
-            return;
-        };
-        let listener = udp.listener;
-        let mut asides = udp.new_work.as_mut().filter(|_| queue == Queue::First);
         for index in 0..self.received.len() {
             let Some(datagram) = self.received.datagram(index) else {
                 continue;
@@ -170,7 +135,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.counters.udp_received_bytes += datagram.bytes.len() as u64;
             let flow = Flow {
                 transport: Transport::Udp,
-                listener,
+                listener: udp.listener,
                 remote: datagram.source,
                 conn: None,
                 proof: Proof::None,
@@ -178,14 +143,19 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             if !self.core.admit(now, &flow) {
                 continue;
             }
-            if let Some(new_work) = &mut asides
-                && new_work.puts_aside(flow, datagram.bytes)
-            {
-                self.counters.cancels_put_aside += 1;
-                continue;
-            }
-            let (core, strays) = (&mut self.core, &mut self.strays);
-            let handled = handle_datagram(core, strays, &self.activity, (now, flow), datagram.bytes);
+            let owner = if self.strays.is_high() {
+                let before = self.activity.enter(Component::HandOver);
+                let owner = self.core.worker_of(datagram.bytes);
+                self.activity.enter(before);
+                owner
+            } else {
+                None
+            };
+            let handled = match owner {
+                Some(owner) => Handled::HandOver(owner),
+                None => self.core.handle_message(now, flow, datagram.bytes),
+            };
+            self.strays.note(matches!(handled, Handled::HandOver(_)));
             dispatch(
                 handled,
                 &self.activity,
@@ -197,22 +167,13 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Handles a datagram that is admitted.
-    pub(super) fn handle_datagram(&mut self, now: Now, flow: Flow, bytes: &[u8]) {
-        let (core, strays) = (&mut self.core, &mut self.strays);
-        let handled = handle_datagram(core, strays, &self.activity, (now, flow), bytes);
-        let (activity, outboxes) = (&self.activity, &mut self.outboxes);
-        dispatch(handled, activity, outboxes, &mut self.counters, flow, bytes);
-    }
-
     /// Receives ICMP errors. The kernel chooses the socket of an error by the addresses, not by the socket
     /// that sent. So every worker gets the errors, and the worker that holds the transaction recognizes it.
-    fn receive_icmp(&mut self, number: usize, queue: Queue, now: Now) {
+    fn receive_icmp(&mut self, number: usize, now: Now) {
         let Some(udp) = self.udp.get(number) else { return };
-        let Some(socket) = udp.of(queue) else { return };
         let (core, outboxes, own) = (&mut self.core, &mut self.outboxes, self.id);
         let before = self.activity.enter(Component::Receive);
-        let taken = self.icmp.drain(socket, ICMP_PER_TURN, |remote, bytes| {
+        let taken = self.icmp.drain(&udp.socket, ICMP_PER_TURN, |remote, bytes| {
             let to = Flow {
                 transport: Transport::Udp,
                 listener: udp.listener,
@@ -373,30 +334,6 @@ impl MisroutedRate {
         let now = if is_stray { Self::ALL } else { 0 };
         self.share = self.share - self.share / 64 + now / 64;
     }
-}
-
-/// Gives a datagram to the core, or finds the worker that it belongs to.
-fn handle_datagram(
-    core: &mut impl Core,
-    strays: &mut MisroutedRate,
-    activity: &Activity,
-    (now, flow): (Now, Flow),
-    bytes: &[u8],
-) -> Handled {
-    let owner = if strays.is_high() {
-        let before = activity.enter(Component::HandOver);
-        let owner = core.worker_of(bytes);
-        activity.enter(before);
-        owner
-    } else {
-        None
-    };
-    let handled = match owner {
-        Some(owner) => Handled::HandOver(owner),
-        None => core.handle_message(now, flow, bytes),
-    };
-    strays.note(matches!(handled, Handled::HandOver(_)));
-    handled
 }
 
 /// Acts on the core's verdict about a message.

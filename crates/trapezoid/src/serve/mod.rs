@@ -165,13 +165,6 @@ fn tell_of_steering(sockets: &[WorkerSockets]) {
              it spreads them by source, and workers hand over what is not theirs"
         );
     }
-    if let Some(error) = sockets.iter().find_map(WorkerSockets::new_work_error) {
-        tracing::warn!(
-            error = error.to_string(),
-            "the kernel takes no program that keeps new calls by UDP apart (SO_ATTACH_REUSEPORT_CBPF), so under \
-             overload they displace those that are there; before Linux 6.8, sysctl net.core.optmem_max=131072 helps"
-        );
-    }
 }
 
 /// Makes the TLS files of the first start, and reads all TLS files.

@@ -7,32 +7,8 @@ use sip_core::id::WorkerId;
 
 use crate::udp::{RecvBatch, UdpOptions, UdpSocket, wait_for_delivery};
 
-/// Sockets of workers without new work.
-fn plain(workers: u16) -> Sockets {
-    Sockets {
-        workers,
-        new_work: false,
-        is_v6: false,
-    }
-}
-
-/// Sockets of workers with a queue of new work each.
-fn two_queues(workers: u16) -> Sockets {
-    Sockets {
-        new_work: true,
-        ..plain(workers)
-    }
-}
-
-fn run(program: &[sock_filter], data: &[u8]) -> u32 {
-    run_from(program, data, [192, 0, 2, 1], 5060)
-}
-
 /// The result that the kernel would return: bpf(4), for the instructions that are used here.
-fn run_from(program: &[sock_filter], data: &[u8], source: [u8; 4], port: u16) -> u32 {
-    let mut network = [0; 28];
-    network[12..16].copy_from_slice(&source);
-    network[20..22].copy_from_slice(&port.to_be_bytes());
+fn run(program: &[sock_filter], data: &[u8]) -> u32 {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
     let mut at = 0;
     loop {
@@ -46,10 +22,6 @@ fn run_from(program: &[sock_filter], data: &[u8], source: [u8; 4], port: u16) ->
             libc::BPF_LD if code & 0xe0 == libc::BPF_MEM => a = memory[k as usize],
             libc::BPF_LD => {
                 let from = k.wrapping_add(if code & 0xe0 == libc::BPF_IND { x } else { 0 }) as usize;
-                let (data, from) = match k.checked_sub(NETWORK_HEADER) {
-                    Some(from) => (&network[..], from as usize),
-                    None => (data, from),
-                };
                 let size = match code & 0x18 {
                     libc::BPF_W => 4,
                     libc::BPF_H => 2,
@@ -108,14 +80,8 @@ fn message(line: &str, filler: usize) -> String {
 
 #[test]
 fn the_program_finds_a_call_id_wherever_it_stands() {
-    let longest = program(plain(3), EXTENTS[0]);
+    let longest = program(3, GROUPS[0]);
     assert!(longest.len() <= 4096, "BPF_MAXINSNS");
-    let with_new_work = program(two_queues(3), EXTENTS_WITH_NEW_WORK[0]);
-    assert!(
-        with_new_work.len() <= 4096,
-        "BPF_MAXINSNS: {}",
-        with_new_work.len()
-    );
     for filler in 0..1_000 {
         let id = format!("call-{filler}@example.com");
         let text = message(&format!("Call-ID: {id}\r\n"), filler);
@@ -129,7 +95,7 @@ fn the_program_finds_a_call_id_wherever_it_stands() {
 
 #[test]
 fn every_length_of_a_call_id_is_hashed_alike() {
-    let program = program(plain(256), extent(3, 0));
+    let program = program(256, 3);
     for len in 1..100 {
         let id: String = ('!'..='~').cycle().take(len).collect();
         for line in [format!("Call-ID: {id}\r\n"), format!("Call-ID:{id}\r\n")] {
@@ -153,107 +119,11 @@ fn what_is_not_plain_is_left_undecided() {
     ] {
         for filler in 0..STRIDE as usize {
             let text = message(line, filler);
-            assert_eq!(
-                run(&program(plain(2), EXTENTS[0]), text.as_bytes()),
-                UNDECIDED,
-                "{text}"
-            );
+            assert_eq!(run(&program(2, GROUPS[0]), text.as_bytes()), UNDECIDED, "{text}");
         }
     }
     for short in ["", "\r\n\r\n", "OPTIONS sip:a SIP/2.0\r\nCall-ID: a\r\n\r\n"] {
-        assert_eq!(run(&program(plain(2), EXTENTS[0]), short.as_bytes()), UNDECIDED);
-    }
-}
-
-/// The socket that the kernel would choose of two workers with two queues, by the longest and by the shortest
-/// program: queue and worker.
-fn chosen(text: &str) -> (&'static str, u32) {
-    let [longest, .., shortest] = EXTENTS_WITH_NEW_WORK;
-    let results = [longest, shortest].map(|extent| run(&program(two_queues(2), extent), text.as_bytes()));
-    assert_eq!(results[0], results[1], "{text}");
-    let result = results[0];
-    let of_one = run(&program(two_queues(1), longest), text.as_bytes());
-    assert_eq!(of_one, result / 2, "{text}");
-    assert!(result < 4, "{text}");
-    (["first", "new work"][result as usize / 2], result % 2)
-}
-
-/// Wherever it stands, a Route keeps an INVITE in the first queue.
-#[test]
-fn an_invite_without_route_is_new_work() {
-    let call_id = "Call-ID: call@example.com\r\n";
-    let WorkerId(worker) = worker_of(b"call@example.com", 2);
-    let worker = u32::from(worker);
-    for filler in 0..300 {
-        let text = message(call_id, filler);
-        assert_eq!(chosen(&text), ("new work", worker), "{text}");
-        let route = "Route: <sip:192.0.2.5;lr>\r\n";
-        let recorded = message(&format!("Record-{route}{call_id}Routes: 1\r\n"), filler);
-        assert_eq!(
-            chosen(&recorded.replace("\r\nRoutes", "\r\nX-Routes")).0,
-            "new work"
-        );
-        for in_dialog in [
-            message(&format!("{route}{call_id}"), filler),
-            message(&format!("{call_id}Record-{route}{route}"), filler),
-            message(&format!("{call_id}Contact: <sip:a@b>\r\n{route}"), filler),
-            text.replacen("\r\n", &format!("\r\n{route}"), 1),
-        ] {
-            assert_eq!(chosen(&in_dialog), ("first", worker), "{in_dialog}");
-        }
-    }
-}
-
-/// The last header field of a request without a body is within the search, although the search ends before the
-/// datagram does.
-#[test]
-fn a_route_at_the_end_is_seen() {
-    let route = "Route: <sip:192.0.2.5;lr;tz=0123456789abcdef>\r\n\r\n";
-    for filler in 0..100 {
-        let text =
-            message("Call-ID: call@example.com\r\n", filler).replace("Content-Length: 0\r\n\r\n", route);
-        assert_eq!(chosen(&text).0, "first", "{text}");
-    }
-}
-
-#[test]
-fn everything_else_is_no_new_work() {
-    let invite = message("Call-ID: call@example.com\r\n", 30);
-    for (from, to) in [
-        ("INVITE sip", "INVITES sip"),
-        ("INVITE sip", "invite sip"),
-        ("INVITE sip", "OPTIONS sip"),
-        ("INVITE sip:bob@example.com", "INVITE urn:service:sos"),
-        ("INVITE sip:bob@example.com SIP/2.0", "SIP/2.0 200 OK"),
-        ("INVITE", "ACK"),
-        ("INVITE", "BYE"),
-        ("INVITE", "CANCEL"),
-        ("INVITE", "REGISTER"),
-    ] {
-        let other = invite.replacen(from, to, 1);
-        assert_ne!(other, invite);
-        assert_eq!(chosen(&other).0, "first", "{other}");
-    }
-    for short in ["", "\r\n\r\n", "INVITE ", "INVITE sip:a SIP/2."] {
-        assert_eq!(chosen(short).0, "first", "{short}");
-    }
-}
-
-/// If there are second sockets, the program leaves nothing to the kernel: it goes by the source.
-#[test]
-fn with_two_queues_every_datagram_gets_a_worker() {
-    let with_two = program(two_queues(3), EXTENTS_WITH_NEW_WORK[0]);
-    for (line, queue) in [("i: a@b\r\n", 1), ("Route: <sip:a;lr>\r\ni: a@b\r\n", 0)] {
-        let text = message(line, 0);
-        let mut seen = [0; 6];
-        for port in 1_024..2_024 {
-            let socket = run_from(&with_two, text.as_bytes(), [192, 0, 2, 7], port);
-            let again = run_from(&with_two, b"\r\n\r\n", [192, 0, 2, 7], port);
-            assert_eq!((socket / 3, socket % 3), (queue, again), "one source, one worker");
-            seen[socket as usize] += 1;
-        }
-        let of_queue = &seen[queue as usize * 3..][..3];
-        assert!(of_queue.iter().all(|count| *count > 200), "{seen:?}");
+        assert_eq!(run(&program(2, GROUPS[0]), short.as_bytes()), UNDECIDED);
     }
 }
 
@@ -262,7 +132,7 @@ proptest! {
     fn any_bytes_end_at_a_worker_or_undecided(
         head in "[A-Za-z \r\n:-]{0,300}", id in proptest::collection::vec(any::<u8>(), 0..90),
     ) {
-        let program = program(plain(5), extent(5, 0));
+        let program = program(5, 5);
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(b"\r\nCall-ID: ");
         bytes.extend_from_slice(&id);
@@ -292,10 +162,9 @@ fn socket(address: &str) -> UdpSocket {
     UdpSocket::bind(address.parse().unwrap(), options).unwrap()
 }
 
-/// The sockets of a program at a free port of loopback, by IPv4 and IPv6. None if the kernel does not allow the
-/// program: then nothing can be tested.
-fn steered(of: Sockets) -> Vec<Vec<UdpSocket>> {
-    let mut all = Vec::new();
+/// Tests the kernel, from one source port. If it does not allow programs, nothing can be tested.
+#[test]
+fn the_kernel_gives_each_call_to_its_worker() {
     for any in ["127.0.0.1:0", "[::1]:0"] {
         if std::net::UdpSocket::bind(any).is_err() {
             // A machine without IPv6.
@@ -303,104 +172,33 @@ fn steered(of: Sockets) -> Vec<Vec<UdpSocket>> {
         }
         let first = socket(any);
         let address = first.local_address();
-        let of = Sockets {
-            is_v6: address.is_ipv6(),
-            ..of
-        };
-        let count = if of.new_work { 2 * of.workers } else { of.workers };
         let mut sockets = vec![first];
-        sockets.extend((1..count).map(|_| socket(&address.to_string())));
-        if let Err(error) = steer(&sockets[0], of) {
+        sockets.extend((1..3).map(|_| socket(&address.to_string())));
+        if let Err(error) = steer(&sockets[0], 3) {
             assert!(
                 error.raw_os_error() != Some(libc::EINVAL),
                 "the program is refused: {error}"
             );
             continue;
         }
-        all.push(sockets);
-    }
-    all
-}
-
-/// Sends these from one port, and returns what each socket got, in the order of arrival.
-fn given(sockets: &[UdpSocket], texts: impl IntoIterator<Item = String>) -> Vec<Vec<Vec<u8>>> {
-    let address = sockets[0].local_address();
-    let client = std::net::UdpSocket::bind((address.ip(), 0)).unwrap();
-    for text in texts {
-        client.send_to(text.as_bytes(), address).unwrap();
-    }
-    wait_for_delivery();
-    let mut batch = RecvBatch::new(64);
-    let mut read = |socket| {
-        let mut got = Vec::new();
-        while batch.receive(socket).unwrap() > 0 {
-            got.extend((0..batch.len()).map(|index| batch.datagram(index).unwrap().bytes.to_vec()));
+        let client = std::net::UdpSocket::bind(any).unwrap();
+        for n in 0..300 {
+            let text = message(&format!("Call-ID: {n}@example.com\r\n"), n % 100);
+            client.send_to(text.as_bytes(), address).unwrap();
         }
-        got
-    };
-    sockets.iter().map(&mut read).collect()
-}
-
-/// Tests the kernel, from one source port.
-#[test]
-fn the_kernel_gives_each_call_to_its_worker() {
-    for sockets in steered(plain(3)) {
-        let texts = (0..300).map(|n| message(&format!("Call-ID: {n}@example.com\r\n"), n % 100));
-        let got = given(&sockets, texts);
-        for (got, worker) in got.iter().zip(0..) {
-            let ids = got
-                .iter()
-                .map(|bytes| sip_core::affinity::call_id_of(bytes).unwrap());
-            ids.for_each(|id| assert_eq!(worker_of(id, 3), WorkerId(worker)));
-        }
-        assert_eq!(got.iter().map(Vec::len).sum::<usize>(), 300);
-        assert!(got.iter().all(|got| got.len() > 60));
-    }
-}
-
-/// The same with two queues: of three calls' messages, one is new work.
-#[test]
-fn the_kernel_keeps_new_work_apart() {
-    for workers in [1, 2] {
-        for sockets in steered(two_queues(workers)) {
-            let kinds = [
-                ("INVITE", ""),
-                ("BYE", ""),
-                ("INVITE", "Route: <sip:192.0.2.5;lr>\r\n"),
-            ];
-            let texts = (0..300).map(|n| {
-                let (method, route) = kinds[n % 3];
-                let text = message(&format!("{route}Call-ID: {n}@example.com\r\n"), n % 100);
-                text.replace("INVITE", method)
-            });
-            let got = given(&sockets, texts);
-            let workers = usize::from(workers);
-            assert_eq!(got.len(), 2 * workers);
-            let (first, new_work) = got.split_at(workers);
-            assert_eq!(first.iter().map(Vec::len).sum::<usize>(), 200);
-            let new_work: Vec<_> = new_work.concat();
-            assert_eq!(new_work.len(), 100);
-            for bytes in new_work {
-                let text = String::from_utf8(bytes).unwrap();
-                assert!(text.starts_with("INVITE ") && !text.contains("Route"), "{text}");
+        wait_for_delivery();
+        let (mut batch, mut seen) = (RecvBatch::new(64), [0; 3]);
+        for (socket, worker) in sockets.iter().zip(0..) {
+            while batch.receive(socket).unwrap() > 0 {
+                for index in 0..batch.len() {
+                    let bytes = batch.datagram(index).unwrap().bytes;
+                    let id = sip_core::affinity::call_id_of(bytes).unwrap();
+                    assert_eq!(worker_of(id, 3), WorkerId(worker));
+                    seen[usize::from(worker)] += 1;
+                }
             }
         }
-    }
-}
-
-/// What is not plain goes to a first socket as well, by IPv4 and IPv6.
-#[test]
-fn the_kernel_gives_what_is_not_plain_to_a_first_socket() {
-    for sockets in steered(two_queues(2)) {
-        let texts = (0..50).flat_map(|n| {
-            [
-                "\r\n\r\n".to_owned(),
-                message(&format!("i: {n}\r\n"), n).replace("INVITE", "BYE"),
-            ]
-        });
-        let got = given(&sockets, texts);
-        let counts: Vec<usize> = got.iter().map(Vec::len).collect();
-        assert_eq!((counts[0] + counts[1], counts[2] + counts[3]), (100, 0));
-        assert!(counts[..2].contains(&100), "one source, one worker: {counts:?}");
+        assert_eq!(seen.iter().sum::<i32>(), 300);
+        assert!(seen.iter().all(|n| *n > 60), "{seen:?}");
     }
 }
