@@ -32,7 +32,8 @@ fn a_postgresql_that_is_killed_and_comes_back() {
 fn a_database_that_accepts_and_never_answers() {
     let what = "stalled";
     let setting = Setting {
-        credentials: "deadline_ms = 2000\non_unavailable = \"504\"",
+        credentials: "deadline_ms = 5000\non_unavailable = \"504\"",
+        deadline: Duration::from_secs(5),
         unavailable: 504,
         ..Setting::default()
     };
@@ -54,7 +55,12 @@ fn a_database_that_accepts_and_never_answers() {
 fn a_database_whose_processes_are_stopped() {
     let what = "stopped";
     let maria = MariaDb::start();
-    let stage = Stage::set(maria.fresh_database(), Setting::default());
+    let setting = Setting {
+        credentials: "deadline_ms = 5000",
+        deadline: Duration::from_secs(5),
+        ..Setting::default()
+    };
+    let stage = Stage::set(maria.fresh_database(), setting);
     let fault = stage.during(|| maria.stop_answering(), || maria.continue_answering());
     let recovered = stage.recovered();
     let told = stage.finish(fault, recovered);
@@ -69,14 +75,9 @@ fn a_database_whose_processes_are_stopped() {
 fn one_connection_that_says_nothing() {
     let what = "one connection stopped";
     let postgres = PostgreSql::start();
-    // It is asked again after a quarter of that, but not sooner than after four usual round trips: on a busy machine two
-    // seconds.
-    let setting = Setting {
-        credentials: "deadline_ms = 10000",
-        deadline: Duration::from_secs(10),
-        ..Setting::default()
-    };
-    let stage = Stage::set(postgres.fresh_database(), setting);
+    // It is asked again after a quarter of the deadline, but not sooner than after four usual round trips: on a busy
+    // machine two seconds.
+    let stage = Stage::set(postgres.fresh_database(), Setting::default());
     let metric = |name: &str| {
         let name = format!("trapezoid_credential_{name}_total");
         stage.server.metric(&name, "")
@@ -109,12 +110,7 @@ fn one_connection_that_says_nothing() {
 #[test]
 fn a_slow_database() {
     let what = "slow";
-    let setting = Setting {
-        credentials: "deadline_ms = 10000",
-        deadline: Duration::from_secs(10),
-        ..Setting::default()
-    };
-    let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
+    let stage = Stage::set(MariaDb::shared().fresh_database(), Setting::default());
     let control = stage.relay.control();
     let half = Duration::from_millis(500);
     let fault = stage.during(
@@ -259,12 +255,7 @@ fn cut(what: &str, database: Database, cut: impl Fn(&Control, u32)) {
     const LOST: f64 = 3.0;
     const TURNS: u32 = 30;
     // None is to be refused, however long a busy machine takes to connect and ask again.
-    let setting = Setting {
-        credentials: "deadline_ms = 10000",
-        deadline: Duration::from_secs(10),
-        ..Setting::default()
-    };
-    let stage = Stage::set(database, setting);
+    let stage = Stage::set(database, Setting::default());
     let control = stage.relay.control();
     // Far enough for some look-ups to be under way at any time.
     let half = Duration::from_millis(20);

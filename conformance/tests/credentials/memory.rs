@@ -40,7 +40,8 @@ fn statuses(told: &Told, user: &str, from: Instant) -> Vec<u16> {
 fn old_secrets_serve_while_the_database_is_away() {
     let what = "stale";
     let setting = Setting {
-        credentials: "deadline_ms = 2000\ncache_ttl_s = 1\ncache_stale_s = 3600",
+        credentials: "deadline_ms = 5000\ncache_ttl_s = 1\ncache_stale_s = 3600",
+        deadline: Duration::from_secs(5),
         ..Setting::default()
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
@@ -61,7 +62,8 @@ fn old_secrets_serve_while_the_database_is_away() {
 fn old_secrets_do_not_serve_where_the_configuration_says_so() {
     let what = "not stale";
     let setting = Setting {
-        credentials: "deadline_ms = 2000\ncache_ttl_s = 1\ncache_stale_s = 0",
+        credentials: "deadline_ms = 5000\ncache_ttl_s = 1\ncache_stale_s = 0",
+        deadline: Duration::from_secs(5),
         ..Setting::default()
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);

@@ -117,8 +117,10 @@ pub(crate) struct Setting {
 impl Default for Setting {
     fn default() -> Self {
         Self {
-            credentials: "deadline_ms = 2000",
-            deadline: Duration::from_secs(2),
+            // A database that has just come back may take seconds for an answer on a busy machine, and a single look-up
+            // that reaches its deadline has all that wait refused.
+            credentials: "deadline_ms = 10000",
+            deadline: Duration::from_secs(10),
             unavailable: 503,
             filled: true,
             delay: Duration::ZERO,
