@@ -399,6 +399,30 @@ impl Server {
         log
     }
 
+    /// Does something while the process stands still: what comes meanwhile waits in the kernel.
+    ///
+    /// # Panics
+    /// When the process does not stop.
+    pub fn stopped<T>(&self, act: impl FnOnce() -> T) -> T {
+        /// Goes on, whatever comes of it.
+        struct GoesOn<'a>(&'a Child);
+        impl Drop for GoesOn<'_> {
+            fn drop(&mut self) {
+                self.0.signal("CONT");
+            }
+        }
+        let _goes_on = GoesOn(&self.child);
+        self.child.signal("STOP");
+        let status = format!("/proc/{}/stat", self.child.id());
+        wait_until("the server stands still", || {
+            let text = std::fs::read_to_string(&status).unwrap_or_default();
+            text.rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.trim_start().starts_with('T'))
+        });
+        act()
+    }
+
     /// Ends it without a warning, by SIGKILL. What it had written is there, on disk or not: the kernel lives on,
     /// so that this shows nothing of a power failure.
     pub fn kill(mut self) {

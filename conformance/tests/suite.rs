@@ -23,6 +23,7 @@ mod logs;
 mod nat;
 mod neighbours;
 mod next_hop;
+mod overload;
 mod phones;
 mod redirect;
 mod refusals;

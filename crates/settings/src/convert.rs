@@ -214,6 +214,7 @@ fn sockets(settings: &Settings, machine: &Machine, workers: u16) -> sip_net::set
     let (memory, net) = (machine.memory_bytes, sip_net::settings::Settings::default());
     sip_net::settings::Settings {
         udp_receive_buffer: transport.udp_receive_buffer_bytes,
+        new_work_buffer: settings.overload.new_work_queue_bytes,
         udp_send_buffer: transport.udp_send_buffer_bytes,
         udp_backlog_bytes: transport.udp_backlog_bytes,
         connections: transport.max_connections,

@@ -7,6 +7,7 @@
 mod abuse;
 mod destinations;
 mod groups;
+mod overload;
 mod subscribers;
 mod tls;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use abuse::Abuse;
 pub(crate) use destinations::Destinations;
 pub(crate) use groups::{Group, GroupAlgorithm, Member, hold_s};
+pub(crate) use overload::Overload;
 pub(crate) use subscribers::{CredentialMode, Credentials, OnUnavailable, Subscribers};
 pub(crate) use tls::{ClientAuth, Connection, ListenTls, Tls, TlsPeer, TlsVersion};
 
@@ -50,6 +52,7 @@ pub(crate) struct Settings {
     pub trust: Trust,
     pub destinations: Destinations,
     pub abuse: Abuse,
+    pub overload: Overload,
     pub timers: Timers,
     pub transport: Transport,
     pub limits: Limits,

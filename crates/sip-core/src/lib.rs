@@ -6,7 +6,7 @@
 //!
 //! [`endpoint::Endpoint`] is the only entry point. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
-//! `resolve`, `transaction`, `timer`, `admission`, `config`, `dispatcher`, `transport`, `query`,
+//! `resolve`, `transaction`, `timer`, `admission`, `overload`, `config`, `dispatcher`, `transport`, `query`,
 //! `event`, `limits`, `affinity`, `id`, `keys`, `time`, `slab`, `spelling`, `activity`.
 //!
 //! A panic is a bug; malformed input never causes one.
@@ -29,6 +29,7 @@ pub mod id;
 pub mod keys;
 pub mod limits;
 pub mod location;
+pub mod overload;
 mod proxy;
 pub mod query;
 mod registrar;

@@ -5,7 +5,7 @@
 use crate::common;
 
 use common::*;
-use sip_core::config::{Action, Config};
+use sip_core::config::{Action, Config, StateMode};
 use sip_core::event::Event;
 use sip_core::transport::Transport;
 
@@ -550,4 +550,29 @@ fn calls_that_are_refused_without_state_are_counted() {
     assert_eq!(answers, [(Code::One(603), 1)]);
     assert_eq!((calls.setup.sum_us, calls.ring.sum_us), (0, 0));
     assert_eq!(b.counters().replies_603, 3);
+}
+
+/// The loop asks so before it lets a CANCEL wait for its INVITE.
+#[test]
+fn the_invite_of_a_cancel_is_known_while_it_is_under_way() {
+    let knows = |b: &mut Bench, text: &str| b.endpoint.knows_invite_of(udp_flow(CALLER), text.as_bytes());
+    let mut b = Bench::new(&config());
+    assert!(!knows(&mut b, &cancel()), "it has not come");
+    b.udp(CALLER, &invite());
+    assert!(knows(&mut b, &cancel()));
+    for other in [
+        cancel().replace("a1", "a2"),
+        cancel().replacen("Via: ", "Via : SIP/2.0/UDP 192.0.2.77\r\nVia: ", 1),
+        "CANCEL sip:bob@example.com SIP/2.0\r\n\r\n".to_owned(),
+        "CANCEL ".to_owned(),
+        "CANCEL \u{0}".to_owned(),
+    ] {
+        assert!(!knows(&mut b, &other), "{other}");
+    }
+    let mut stateless = Bench::new(&Config {
+        state: StateMode::Stateless,
+        ..config()
+    });
+    stateless.udp(CALLER, &invite());
+    assert!(!knows(&mut stateless, &cancel()));
 }

@@ -11,16 +11,27 @@ use sip_core::transport::Transport;
 use crate::settings::Settings;
 use crate::sys;
 use crate::tcp::{TcpListener, TcpOptions};
-use crate::udp::steer::steer;
+use crate::udp::steer::{Sockets, steer};
 use crate::udp::{UdpOptions, UdpSocket};
 
 /// The sockets of one worker.
 #[derive(Debug)]
 pub struct WorkerSockets {
-    pub(crate) udp: Vec<(ListenerId, UdpSocket)>,
+    pub(crate) udp: Vec<DatagramSockets>,
     pub(crate) tcp: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
     steering: io::Result<()>,
+    new_work: Result<(), NewWorkError>,
+}
+
+/// A worker's sockets of one listener.
+#[derive(Debug)]
+pub(crate) struct DatagramSockets {
+    pub(crate) listener: ListenerId,
+    /// By this socket messages are sent, and all but new work is received.
+    pub(crate) first: UdpSocket,
+    /// The queues of new calls and of other new work ([`crate::udp::steer`]), if there are any.
+    pub(crate) new_work: Option<[UdpSocket; 2]>,
 }
 
 impl WorkerSockets {
@@ -38,7 +49,13 @@ impl WorkerSockets {
     /// The smallest receive buffer that the kernel granted to a datagram socket, bytes; `None` if there are
     /// none.
     pub fn receive_buffer(&self) -> Option<usize> {
-        self.udp.iter().map(|(_, socket)| socket.receive_buffer()).min()
+        self.udp.iter().map(|udp| udp.first.receive_buffer()).min()
+    }
+
+    /// The smallest receive buffer that the kernel granted to a queue of new work, bytes; `None` if there are none.
+    pub fn new_work_buffer(&self) -> Option<usize> {
+        let queues = self.udp.iter().filter_map(|udp| udp.new_work.as_ref()).flatten();
+        queues.map(UdpSocket::receive_buffer).min()
     }
 
     /// The error of steering, if there are several workers and the kernel refused to give each datagram to
@@ -47,6 +64,33 @@ impl WorkerSockets {
     /// Only the first worker has the error.
     pub fn steering_error(&self) -> Option<&io::Error> {
         self.steering.as_ref().err()
+    }
+
+    /// The error because of which new work has no queues of its own, if [`Settings::new_work_buffer`] asks for them.
+    /// New work then waits in one queue with everything else, and may displace it. Only the first worker has
+    /// the error.
+    pub fn new_work_error(&self) -> Option<&NewWorkError> {
+        self.new_work.as_ref().err()
+    }
+}
+
+/// The reason why new work has no queues of its own.
+#[derive(Debug, thiserror::Error)]
+pub enum NewWorkError {
+    /// The kernel does not take the program.
+    #[error("the kernel does not take the program that chooses the queue (SO_ATTACH_REUSEPORT_CBPF): {0}{hint}", hint = remedy_of_program(.0))]
+    Program(io::Error),
+    /// A further socket of the address cannot be made.
+    #[error("a further socket of the address cannot be made: {0}")]
+    Socket(io::Error),
+}
+
+fn remedy_of_program(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => {
+            "; before Linux 6.8, `sysctl -w net.core.optmem_max=131072` before the start helps"
+        }
+        _ => "",
     }
 }
 
@@ -92,6 +136,7 @@ pub fn bind_all(config: &Config, settings: &Settings, workers: u16) -> Result<Ve
             tcp: Vec::new(),
             addresses: Vec::new(),
             steering: Ok(()),
+            new_work: Ok(()),
         })
         .collect();
     for (listener, number) in config.listeners.iter().zip(0..=u16::MAX) {
@@ -128,9 +173,13 @@ fn bind_listener(
     }
     for sockets in &mut *all {
         match bind_one(listener.transport, id, *address, settings, true)? {
-            Bound::Udp(socket) => {
-                *address = socket.local_address();
-                sockets.udp.push((id, socket));
+            Bound::Udp(first) => {
+                *address = first.local_address();
+                sockets.udp.push(DatagramSockets {
+                    listener: id,
+                    first,
+                    new_work: None,
+                });
             }
             Bound::Tcp(socket) => {
                 *address = socket.local_address();
@@ -138,13 +187,82 @@ fn bind_listener(
             }
         }
     }
-    if let [first, _, ..] = all
-        && let Some((_, socket)) = first.udp.last().filter(|(of, _)| *of == id)
-        && let Err(error) = steer(socket, workers)
-    {
-        first.steering = Err(error);
+    if listener.transport == Transport::Udp {
+        let new_work = add_new_work(all, settings, workers);
+        let Some(first) = all.first_mut() else {
+            return Ok(());
+        };
+        if !matches!(new_work, Ok(true))
+            && let Err(error) = steer_first(first, workers)
+        {
+            first.steering = Err(error);
+        }
+        if let Err(error) = new_work {
+            first.new_work = Err(error);
+        }
     }
     Ok(())
+}
+
+/// Makes the kernel choose among the first sockets of the listener bound last. One worker needs no choice.
+fn steer_first(first: &WorkerSockets, workers: u16) -> io::Result<()> {
+    match first.udp.last() {
+        Some(udp) if workers > 1 => steer(
+            &udp.first,
+            Sockets {
+                workers,
+                new_work: false,
+                is_v6: udp.first.local_address().is_ipv6(),
+            },
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Gives each worker the sockets of new work for the listener bound last. `false`: none are wanted.
+fn add_new_work(all: &mut [WorkerSockets], settings: &Settings, workers: u16) -> Result<bool, NewWorkError> {
+    let Some(udp) = all.first().and_then(|first| first.udp.last()) else {
+        return Ok(false);
+    };
+    // A program would choose among the sockets of another process as well, if that shares the address.
+    if settings.new_work_buffer == 0 || !settings.exclusive {
+        return Ok(false);
+    }
+    let address = udp.first.local_address();
+    let sockets = Sockets {
+        workers,
+        new_work: true,
+        is_v6: address.is_ipv6(),
+    };
+    let options = UdpOptions {
+        receive_buffer: settings.new_work_buffer,
+        // Nothing is sent by it.
+        send_buffer: 0,
+        share: true,
+    };
+    // Before there is such a socket its number is no choice, and the kernel takes another one. So nothing comes to a
+    // socket that is closed again because the kernel does not take the program. But a lone socket is in no group
+    // (EINVAL) if the kernel chose its port: nothing is sent there yet.
+    let is_first = match steer(&udp.first, sockets) {
+        Ok(()) => true,
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => false,
+        Err(error) => return Err(NewWorkError::Program(error)),
+    };
+    let bind = |_: &WorkerSockets| UdpSocket::bind(address, options);
+    let bind_all = || all.iter().map(bind).collect::<io::Result<Vec<_>>>();
+    let [calls, requests] = [
+        bind_all().map_err(NewWorkError::Socket)?,
+        bind_all().map_err(NewWorkError::Socket)?,
+    ];
+    if !is_first {
+        steer(&udp.first, sockets).map_err(NewWorkError::Program)?;
+    }
+    for (sockets, queues) in all.iter_mut().zip(calls.into_iter().zip(requests)) {
+        if let Some(udp) = sockets.udp.last_mut() {
+            udp.new_work = Some(queues.into());
+        }
+    }
+    Ok(true)
 }
 
 /// A bound socket: for datagrams, or for connections.

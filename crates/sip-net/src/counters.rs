@@ -39,6 +39,16 @@ net_counters! {
     /// Datagrams lost here, by cause.
     udp_kernel_drops => "net_udp_dropped" { "cause=\"receive-buffer-full\"" };
     /// Datagrams lost here, by cause.
+    udp_calls_dropped => "net_udp_dropped" { "cause=\"call-queue-full\"" };
+    /// Datagrams lost here, by cause.
+    udp_requests_dropped => "net_udp_dropped" { "cause=\"request-queue-full\"" };
+    /// Datagrams read from the queues of new work, by queue.
+    udp_calls_read => "net_udp_new_work" { "queue=\"calls\"" };
+    /// Datagrams read from the queues of new work, by queue.
+    udp_requests_read => "net_udp_new_work" { "queue=\"requests\"" };
+    /// CANCELs that waited for the new calls that had come before them.
+    udp_cancels_held => "net_udp_udp_cancels_held" {};
+    /// Datagrams lost here, by cause.
     udp_send_drops => "net_udp_dropped" { "cause=\"send-buffer-full\"" };
     /// Datagrams lost here, by cause.
     udp_send_errors => "net_udp_dropped" { "cause=\"send-error\"" };

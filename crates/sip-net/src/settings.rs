@@ -9,6 +9,15 @@ pub struct Settings {
     /// Receive buffer requested for each datagram socket, bytes. Default buffers overflow at stalls of a few
     /// milliseconds; the kernel then drops datagrams, which it counts and we report.
     pub udp_receive_buffer: usize,
+    /// Receive buffer requested for each queue of new work, bytes: each worker and listener has one of calls and
+    /// one of other requests ([`crate::udp::steer`]). A datagram of up to 640 bytes takes 640 of these, a longer one 1,152, and
+    /// of a network driver often more. A queue that
+    /// stays filled gets less, so that nothing waits for long. Beyond it, the kernel drops new work, and counts it.
+    /// 0: new work has no queues of its own.
+    pub new_work_buffer: usize,
+    /// Milliseconds for which a CANCEL is held at most for the calls that came before it: once at each worker to which it
+    /// comes.
+    pub cancel_wait_ms: u32,
     /// Send buffer requested for each datagram socket, bytes.
     pub udp_send_buffer: usize,
     /// Bytes of datagrams that wait for each socket while its send buffer is full. Datagrams beyond it are
@@ -83,6 +92,8 @@ impl Default for Settings {
         Self {
             udp_batch: 64,
             udp_receive_buffer: 4 << 20,
+            new_work_buffer: 1 << 20,
+            cancel_wait_ms: 200,
             udp_send_buffer: 4 << 20,
             udp_backlog_bytes: 1 << 20,
             exclusive: true,

@@ -2,6 +2,7 @@
 
 mod bans;
 mod defence;
+mod new_work;
 mod peers;
 mod rig;
 mod tcp;

@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use sip_message::{HeaderIndex, Message, StartLine};
+use sip_message::{HeaderIndex, Message, Method, StartLine};
 
 use crate::activity::{Activity, Component};
 use crate::admission::SourceLists;
@@ -29,6 +29,7 @@ pub use crate::engine::asserted_identity::{Strip, claims};
 use crate::affinity;
 use crate::config::Config;
 use crate::engine::effects::ServerEvent;
+use crate::engine::request::Request;
 use crate::engine::waiting::Purpose;
 use crate::engine::{Engine, Wake};
 use crate::event::{Calls, Counters, Event, Gauges};
@@ -111,6 +112,22 @@ impl Endpoint {
         // REGISTER holds no state that must meet other messages. Methods are case-sensitive
         // (RFC 3261 §7.1).
         (!bytes.trim_ascii_start().starts_with(b"REGISTER ")).then_some(other)
+    }
+
+    /// Whether this endpoint holds the INVITE transaction that a CANCEL is for. If not, the INVITE may not have been
+    /// handled yet: the shell may let the CANCEL wait. Without state it is always `false`.
+    #[must_use]
+    pub fn knows_invite_of(&mut self, flow: Flow, bytes: &[u8]) -> bool {
+        let engine = &self.engine;
+        let before = engine.activity.enter(Component::Parse);
+        let is_known =
+            sip_message::parse(bytes, &mut self.index, engine.config.limits.headers).is_ok_and(|message| {
+                let cancel = Request::read(message, flow).ok();
+                let hash = cancel.map(|cancel| engine.server_hash(&cancel, Method::Invite));
+                hash.is_some_and(|hash| engine.table.find_server(hash).is_some())
+            });
+        engine.activity.enter(before);
+        is_known
     }
 
     /// Handles a complete message that arrived on `flow`: a datagram, or one message framed from a stream.

@@ -113,8 +113,8 @@ impl RecvSlots {
         }
     }
 
-    /// Receives the waiting datagrams, at most one for each slot, without blocking.
-    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Receives the waiting datagrams, at most `most` and one for each slot, without blocking.
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         for slot in 0..self.filled {
             // SAFETY: `at` points to an initialised header that only this value reaches.
             unsafe { (*self.headers.at(slot)).msg_hdr.msg_namelen = RawAddr::CAPACITY as libc::socklen_t };
@@ -126,7 +126,7 @@ impl RecvSlots {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 self.headers.at(0),
-                self.slots as libc::c_uint,
+                self.slots.min(most) as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
@@ -187,16 +187,15 @@ const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as u
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// A run of messages in one slot of `sendmmsg`: all to one address and equally long, but for the last, which
-/// may be shorter. The kernel takes them as one, and cuts them apart when they are sent or, on loopback,
-/// received (UDP_SEGMENT, udp(7)).
+/// A run of messages in one slot of `sendmmsg`: all to one address and equally long. The kernel takes them as one,
+/// and cuts them apart when they are sent or, on loopback, received (UDP_SEGMENT, udp(7)). There a program that
+/// chooses a socket sees the first one only. (The last one might be shorter, and would often be of another kind.)
 #[derive(Clone, Copy)]
 struct Run {
     to: SocketAddr,
     each: usize,
     bytes: usize,
     messages: usize,
-    is_open: bool,
 }
 
 impl Run {
@@ -206,21 +205,19 @@ impl Run {
             each,
             bytes: each,
             messages: 1,
-            is_open: (1..=RUN_MESSAGE).contains(&each),
         }
     }
 
     /// Adds a message, if it fits. Returns whether it does.
     fn take(&mut self, to: SocketAddr, length: usize) -> bool {
-        let fits = self.is_open
-            && (1..=self.each).contains(&length)
+        let fits = length == self.each
+            && (1..=RUN_MESSAGE).contains(&length)
             && self.to == to
             && self.messages < RUN_MESSAGES
             && self.bytes + length <= RUN_BYTES;
         if fits {
             self.bytes += length;
             self.messages += 1;
-            self.is_open = length == self.each;
         }
         fits
     }
@@ -399,7 +396,7 @@ mod tests {
             }
             wait_for_delivery();
             let mut got = vec![];
-            while let Ok(count) = slots.receive(at.as_fd()) {
+            while let Ok(count) = slots.receive(at.as_fd(), usize::MAX) {
                 assert!((1..=3).contains(&count));
                 assert!(slots.datagram(count).is_none() && slots.datagram(usize::MAX).is_none());
                 for slot in 0..count {
@@ -425,7 +422,7 @@ mod tests {
         let (from, at) = UnixDatagram::pair().unwrap();
         from.send(b"x").unwrap();
         let mut slots = RecvSlots::new(2, 2, 2);
-        assert_eq!(slots.receive(at.as_fd()).unwrap(), 1);
+        assert_eq!(slots.receive(at.as_fd(), usize::MAX).unwrap(), 1);
         let datagram = slots.datagram(0).unwrap();
         assert_eq!((datagram.source, datagram.head), (None, &b"x"[..]));
     }
@@ -478,10 +475,11 @@ mod tests {
         let mut run = Run::of(to(1), 100);
         assert!(!run.take(to(2), 100), "another address");
         assert!(!run.take(to(1), 101) && !run.take(to(1), 0));
-        assert!(run.take(to(1), 100) && run.take(to(1), 99));
-        assert!(!run.take(to(1), 99), "after a shorter one there is none");
-        assert_eq!((run.messages, run.bytes), (3, 299));
-        assert!(!Run::of(to(1), RUN_MESSAGE + 1).take(to(1), 10));
+        assert!(run.take(to(1), 100) && !run.take(to(1), 99));
+        assert_eq!((run.messages, run.bytes), (2, 200));
+        let long = RUN_MESSAGE + 1;
+        assert!(!Run::of(to(1), long).take(to(1), long));
+        assert!(!Run::of(to(1), 0).take(to(1), 0));
         let mut many = Run::of(to(1), 10);
         assert_eq!(
             (0..100).filter(|_| many.take(to(1), 10)).count() + 1,

@@ -96,10 +96,19 @@ pub(crate) fn attach_reuseport_program(
     .map(|_| ())
 }
 
-/// Datagrams that the kernel dropped on this socket because its receive buffer was full
-/// (`SO_MEMINFO`, since Linux 4.12). Wraps at 32 bits.
-pub(crate) fn receive_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    // `SK_MEMINFO_DROPS` of <linux/sock_diag.h>; the kernel fills as many values as fit.
+/// What the kernel counts of a datagram socket's receive buffer (`SO_MEMINFO`, since Linux 4.12).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveMemory {
+    /// Bytes that wait, with the kernel's own structures.
+    pub(crate) waiting: u32,
+    /// Datagrams dropped because the buffer was full. Wraps at 32 bits.
+    pub(crate) drops: u32,
+}
+
+/// The state of a datagram socket's receive buffer.
+pub(crate) fn receive_memory(socket: BorrowedFd<'_>) -> io::Result<ReceiveMemory> {
+    // `SK_MEMINFO_RMEM_ALLOC` and `SK_MEMINFO_DROPS` of <linux/sock_diag.h>; the kernel fills as many values as fit.
+    const WAITING: usize = 0;
     const DROPS: usize = 8;
     let mut values = [0u32; DROPS + 1];
     let mut length = size_of_val(&values) as libc::socklen_t;
@@ -114,7 +123,10 @@ pub(crate) fn receive_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
             &raw mut length,
         )
     })?;
-    Ok(values[DROPS])
+    Ok(ReceiveMemory {
+        waiting: values[WAITING],
+        drops: values[DROPS],
+    })
 }
 
 /// Raises the limit on this process's open files as far as the process may. Returns the new limit.

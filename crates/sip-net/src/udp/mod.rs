@@ -14,6 +14,18 @@ pub use send::{Backlog, SendBatch, SendReport};
 pub(crate) use socket::local_address;
 pub use socket::{IcmpErrors, UdpOptions, UdpSocket};
 
+/// Attaches the program that chooses among sockets of one address, for measurements of what it costs.
+#[doc(hidden)]
+pub fn steer_for_measuring(first: &UdpSocket, workers: u16, new_work: bool) -> std::io::Result<()> {
+    let is_v6 = first.local_address().is_ipv6();
+    let sockets = steer::Sockets {
+        workers,
+        new_work,
+        is_v6,
+    };
+    steer::steer(first, sockets)
+}
+
 /// Errors that one call ignores as those of earlier datagrams. The kernel reports an ICMP error to the next
 /// call (udp(7)); one error more counts as this call's.
 const PENDING_ERRORS: u32 = 3;

@@ -36,6 +36,8 @@ pub struct RecvBatch {
     joined: Vec<u8>,
     count: usize,
     capacity: usize,
+    /// The most that the last call could receive.
+    asked: usize,
     truncated: u64,
 }
 
@@ -54,6 +56,7 @@ impl RecvBatch {
             joined: Vec::new(),
             count: 0,
             capacity: capacity.max(1),
+            asked: capacity.max(1),
             truncated: 0,
         }
     }
@@ -61,10 +64,16 @@ impl RecvBatch {
     /// Receives the datagrams that wait at `socket`, at most as many as fit; never blocks. Returns 0 if none
     /// waited. An error concerns the socket, not a datagram; the next call may well succeed.
     pub fn receive(&mut self, socket: &impl AsFd) -> io::Result<usize> {
+        self.receive_at_most(socket, usize::MAX)
+    }
+
+    /// As [`RecvBatch::receive`], but at most `most` (not 0).
+    pub(crate) fn receive_at_most(&mut self, socket: &impl AsFd, most: usize) -> io::Result<usize> {
         self.count = 0;
+        self.asked = self.capacity.min(most);
         let mut tries = 0;
         loop {
-            match self.slots.receive(socket.as_fd()) {
+            match self.slots.receive(socket.as_fd(), self.asked) {
                 Ok(count) => {
                     self.count = count;
                     return Ok(count);
@@ -89,9 +98,9 @@ impl RecvBatch {
         self.count == 0
     }
 
-    /// Whether the last call filled every slot, so that more may wait.
+    /// Whether the last call received as many as it could, so that more may wait.
     pub fn is_full(&self) -> bool {
-        self.count == self.capacity
+        self.count == self.asked
     }
 
     /// Datagram `index` of the last call. `None` beyond the last, and for a truncated datagram, which is

@@ -49,15 +49,11 @@ impl UdpSocket {
         } else {
             sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_RECVERR, 1)?;
         }
-        let force = |name, size: usize| {
-            let size = libc::c_int::try_from(size).unwrap_or(libc::c_int::MAX);
-            sys::set_option(socket.as_fd(), libc::SOL_SOCKET, name, size)
-        };
         // The forced size needs CAP_NET_ADMIN; the unforced one is limited to net.core.{r,w}mem_max.
-        if force(libc::SO_RCVBUFFORCE, options.receive_buffer).is_err() {
+        if set_size(&socket, libc::SO_RCVBUFFORCE, options.receive_buffer).is_err() {
             socket.set_recv_buffer_size(options.receive_buffer)?;
         }
-        if force(libc::SO_SNDBUFFORCE, options.send_buffer).is_err() {
+        if set_size(&socket, libc::SO_SNDBUFFORCE, options.send_buffer).is_err() {
             socket.set_send_buffer_size(options.send_buffer)?;
         }
         socket.bind(&address.into())?;
@@ -85,10 +81,29 @@ impl UdpSocket {
         self.receive_buffer
     }
 
+    /// Bytes that wait to be received, with the kernel's own structures. The kernel counts those that were received
+    /// lately as well, up to a quarter of the buffer.
+    pub(crate) fn waiting_bytes(&self) -> io::Result<usize> {
+        Ok(sys::receive_memory(self.as_fd())?.waiting as usize)
+    }
+
+    /// Asks for another receive buffer. What waits stays, even if it is more.
+    pub(crate) fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
+        match set_size(&self.socket, libc::SO_RCVBUFFORCE, bytes) {
+            Ok(()) => Ok(()),
+            Err(_) => self.socket.set_recv_buffer_size(bytes),
+        }
+    }
+
     /// Datagrams that the kernel dropped because the receive buffer was full. Wraps at 32 bits.
     pub fn receive_drops(&self) -> io::Result<u32> {
-        sys::receive_drops(self.as_fd())
+        Ok(sys::receive_memory(self.as_fd())?.drops)
     }
+}
+
+fn set_size(socket: &Socket, name: libc::c_int, size: usize) -> io::Result<()> {
+    let size = libc::c_int::try_from(size).unwrap_or(libc::c_int::MAX);
+    sys::set_option(socket.as_fd(), libc::SOL_SOCKET, name, size)
 }
 
 impl AsFd for UdpSocket {

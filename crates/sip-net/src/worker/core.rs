@@ -22,6 +22,8 @@ pub trait Core {
     fn admit(&mut self, now: Now, flow: &Flow) -> bool;
     /// See [`Endpoint::worker_of`].
     fn worker_of(&self, bytes: &[u8]) -> Option<WorkerId>;
+    /// See [`Endpoint::knows_invite_of`].
+    fn knows_invite_of(&mut self, flow: Flow, bytes: &[u8]) -> bool;
     /// See [`Endpoint::handle_message`].
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled;
     /// See [`Endpoint::handle_framing_error`].
@@ -78,6 +80,10 @@ impl Core for Endpoint {
 
     fn worker_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         Self::worker_of(self, bytes)
+    }
+
+    fn knows_invite_of(&mut self, flow: Flow, bytes: &[u8]) -> bool {
+        Self::knows_invite_of(self, flow, bytes)
     }
 
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {

@@ -3,7 +3,8 @@
 //! Each turn, in this order:
 //! 1. wait;
 //! 2. read the clock;
-//! 3. receive: datagrams in one batch for each socket, connections up to a bound, the mailbox;
+//! 3. receive: datagrams in one batch for each socket, connections up to a bound, the mailbox, and, if all that was
+//!    little, new work by UDP;
 //! 4. fire timers;
 //! 5. send the core's messages;
 //! 6. pass on queries and events;
@@ -12,10 +13,12 @@
 //! No message writes anything that other threads read: counters are published a few times a second.
 
 mod core;
+mod new_work;
 mod receive;
 mod transmit;
 
 pub use self::core::{Core, EventSink, QuerySink};
+use new_work::NewWork;
 use receive::MisroutedRate;
 
 use std::io;
@@ -27,11 +30,12 @@ use sip_core::activity::{Activity, Component};
 use sip_core::config::Config;
 use sip_core::event::{Calls, Counters, Event, Gauges};
 use sip_core::id::{ListenerId, WorkerId};
+use sip_core::overload::Queue;
 use sip_core::query::Query;
 use sip_core::time::{Instant, Millis, Now};
 use sip_core::transport::{TransmitBatch, Transport};
 
-use crate::bind::WorkerSockets;
+use crate::bind::{DatagramSockets, WorkerSockets};
 use crate::clock::Clock;
 use crate::counters::{NetCounters, NetGauges};
 use crate::cpu::{CpuSplit, Meter};
@@ -53,6 +57,8 @@ mod token {
     pub(super) const UDP: u64 = 2 << 56;
     pub(super) const LISTENER: u64 = 3 << 56;
     pub(super) const CONNECTION: u64 = 4 << 56;
+    pub(super) const CALLS: u64 = 5 << 56;
+    pub(super) const REQUESTS: u64 = 6 << 56;
 }
 
 /// The values that a worker publishes.
@@ -136,8 +142,22 @@ struct Udp {
     backlog: Backlog,
     waits_for_room: bool,
     kernel_drops: u32,
+    /// Whether the last batch of this turn was full, so that more may wait.
+    has_more: bool,
+    /// The queues of new work, if there are any.
+    new_work: Option<NewWork>,
     /// Indexes of messages of the present batch that leave by this socket.
     outgoing: Vec<u32>,
+}
+
+impl Udp {
+    /// The socket of a queue.
+    fn of(&self, queue: Queue) -> Option<&UdpSocket> {
+        match queue {
+            Queue::Established => Some(&self.socket),
+            Queue::Calls | Queue::Requests => self.new_work.as_ref()?.socket(queue),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +176,7 @@ pub struct Worker<C, Q, E> {
     epoll: Arc<Epoll>,
     ready: EventList,
     /// The event with which the next turn begins, if this turn had taken enough.
-    first_ready: usize,
+    first_ready: Option<usize>,
     clock: Clock,
     udp: Vec<Udp>,
     /// For each listener of the configuration, its index in `udp`.
@@ -217,11 +237,11 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         } = parts;
         let epoll = Arc::new(Epoll::new()?);
         epoll.add(mailbox.waker(), token::WAKER, Interest::Read)?;
-        let udp = register_udp(sockets.udp, &epoll, &settings)?;
+        let now = clock.read();
+        let udp = register_udp(sockets.udp, &epoll, &settings, now.instant)?;
         let place = |listener| udp.iter().position(|udp| udp.listener == ListenerId(listener));
         let udp_of = (0..=u16::MAX).take(config.listeners.len()).map(place).collect();
         let serving = register_listeners(sockets.tcp, services, &epoll)?;
-        let now = clock.read();
         let streams = Streams::new(
             naming(worker, seed),
             &config,
@@ -236,7 +256,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             core,
             epoll,
             ready: EventList::new(EVENTS_PER_TURN),
-            first_ready: 0,
+            first_ready: None,
             clock,
             udp,
             udp_of,
@@ -352,10 +372,15 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         if self.accept_again_at.is_some_and(|at| at <= now.instant) {
             self.accept_again();
         }
+        let before = self.counters.udp_received + self.counters.stream_received;
         self.begin_streams(now);
         self.receive_ready(now);
         self.again |= self.streams.has_waiting();
-        self.receive_mail(now);
+        let mail = self.receive_mail(now);
+        // Handshakes that wait are new work themselves.
+        let others_wait = self.first_ready.is_some() || mail >= self.settings.udp_batch;
+        let received = self.counters.udp_received + self.counters.stream_received - before;
+        self.receive_new_work(now, received as usize + mail, others_wait);
         if self.core.poll_timeout().is_some_and(|due| due <= now.instant) {
             self.core.handle_timeout(now);
         }
@@ -451,6 +476,11 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 self.counters.udp_kernel_drops += u64::from(drops.wrapping_sub(udp.kernel_drops));
                 udp.kernel_drops = drops;
             }
+            if let Some(new_work) = &mut udp.new_work {
+                let [calls, requests] = new_work.new_drops();
+                self.counters.udp_calls_dropped += calls;
+                self.counters.udp_requests_dropped += requests;
+            }
         }
         self.counters.udp_truncated = self.received.truncated();
         let (connections, stream_bytes) = self.streams.load();
@@ -494,23 +524,33 @@ fn register_listeners(
 }
 
 fn register_udp(
-    sockets: Vec<(ListenerId, UdpSocket)>,
+    sockets: Vec<DatagramSockets>,
     epoll: &Epoll,
     settings: &Settings,
+    now: Instant,
 ) -> io::Result<Vec<Udp>> {
-    let numbered = sockets.into_iter().zip(0u64..);
-    let register = |((listener, socket), number): ((ListenerId, UdpSocket), u64)| {
-        epoll.add(&socket, token::UDP | number, Interest::Read)?;
+    let register = |(sockets, number): (DatagramSockets, u64)| {
+        epoll.add(&sockets.first, token::UDP | number, Interest::Read)?;
+        for (socket, kind) in sockets
+            .new_work
+            .iter()
+            .flatten()
+            .zip([token::CALLS, token::REQUESTS])
+        {
+            epoll.add(socket, kind | number, Interest::Read)?;
+        }
         Ok(Udp {
-            listener,
-            socket,
+            listener: sockets.listener,
+            socket: sockets.first,
             backlog: Backlog::new(settings.udp_backlog_bytes),
             waits_for_room: false,
             kernel_drops: 0,
+            has_more: false,
+            new_work: sockets.new_work.map(|queues| NewWork::new(queues, settings, now)),
             outgoing: Vec::new(),
         })
     };
-    numbered.map(register).collect()
+    sockets.into_iter().zip(0u64..).map(register).collect()
 }
 
 /// Whether messages of this transport go through [`Streams`].

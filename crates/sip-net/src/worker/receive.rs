@@ -5,10 +5,12 @@ use std::mem;
 use sip_core::activity::{Activity, Component};
 use sip_core::endpoint::Handled;
 use sip_core::id::WorkerId;
+use sip_core::overload::{Queue, is_cancel};
 use sip_core::time::{Millis, Now};
 use sip_core::transport::{Flow, Proof, Transport};
 
 use super::core::{Core, EventSink, QuerySink};
+use super::new_work::NewWork;
 use super::{Phase, Worker, token};
 use crate::counters::NetCounters;
 use crate::epoll::{Interest, Readiness};
@@ -31,7 +33,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     pub(super) fn receive_ready(&mut self, now: Now) {
         let taken_before = self.counters.stream_received;
         let mut saw_udp = false;
-        let (count, first) = (self.ready.len(), mem::take(&mut self.first_ready));
+        let (count, first) = (self.ready.len(), self.first_ready.take().unwrap_or(0));
         for step in 0..count {
             let index = (first + step) % count;
             let Some(mut event) = self.ready.get(index) else {
@@ -48,14 +50,16 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     saw_udp = true;
                     self.udp_ready(number, event, now);
                 }
+                token::CALLS => self.new_work_ready(number, Queue::Calls, event, now),
+                token::REQUESTS => self.new_work_ready(number, Queue::Requests, event, now),
                 token::LISTENER => self.accept(number, now),
                 _ => {
                     let taken = self.counters.stream_received - taken_before;
                     if taken >= self.settings.stream_messages_per_turn as u64 {
                         // The connection is still ready at the next turn, which begins with the first that
                         // had to wait: the kernel reports them in the same order each time.
-                        if self.first_ready == 0 {
-                            self.first_ready = index;
+                        if self.first_ready.is_none() {
+                            self.first_ready = Some(index);
                             self.counters.stream_reads_put_off += 1;
                         }
                         if !event.writable {
@@ -70,11 +74,27 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 }
             }
         }
-        if self.ready.is_full() && !saw_udp {
+        if self.ready.is_full() {
             // Busy connections must not hide the datagram sockets.
-            for number in 0..self.udp.len() {
+            let hidden = if saw_udp { 0 } else { self.udp.len() };
+            for number in 0..hidden {
                 self.receive_datagrams(number, now);
             }
+            let new_work = self.udp.iter_mut().filter_map(|udp| udp.new_work.as_mut());
+            new_work.for_each(NewWork::make_ready);
+        }
+    }
+
+    /// Notes that new work waits. Errors come by each socket of an address.
+    fn new_work_ready(&mut self, number: usize, queue: Queue, event: Readiness, now: Now) {
+        if event.error {
+            self.receive_icmp(number, queue, now);
+        }
+        if event.readable
+            && let Some(new_work) = self.udp.get_mut(number).and_then(|udp| udp.new_work.as_mut())
+            && let Some(of_queue) = new_work.queue(queue)
+        {
+            of_queue.note_ready();
         }
     }
 
@@ -107,7 +127,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     fn udp_ready(&mut self, number: usize, event: Readiness, now: Now) {
         if event.error {
-            self.receive_icmp(number, now);
+            self.receive_icmp(number, Queue::Established, now);
         }
         if event.writable {
             self.flush_backlog(number, now);
@@ -117,17 +137,37 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Receives one batch from one socket.
+    /// Receives one batch from the first socket, and handles it.
     fn receive_datagrams(&mut self, number: usize, now: Now) {
-        let Some(udp) = self.udp.get(number) else { return };
+        self.receive_batch(number, Queue::Established, usize::MAX);
+        let has_more = self.received.is_full();
+        if let Some(udp) = self.udp.get_mut(number) {
+            udp.has_more = has_more;
+        }
+        self.handle_batch(number, Queue::Established, now);
+    }
+
+    /// Receives one batch from one socket, at most `most` datagrams. Returns how many came; `None` if the socket has an
+    /// error.
+    pub(super) fn receive_batch(&mut self, number: usize, queue: Queue, most: usize) -> Option<usize> {
+        let socket = self.udp.get(number)?.of(queue)?;
         let before = self.activity.enter(Component::Receive);
-        let received = self.received.receive(&udp.socket);
+        let received = self.received.receive_at_most(socket, most);
         self.activity.enter(before);
         if received.is_err() {
             self.counters.udp_receive_errors += 1;
-            return;
         }
         self.counters.udp_received += self.received.len() as u64;
+        received.ok()
+    }
+
+    /// Handles the datagrams of the last batch.
+    pub(super) fn handle_batch(&mut self, number: usize, queue: Queue, now: Now) {
+        let Some(udp) = self.udp.get_mut(number) else {
+            return;
+        };
+        let listener = udp.listener;
+        let mut new_work = udp.new_work.as_mut().filter(|_| queue == Queue::Established);
         for index in 0..self.received.len() {
             let Some(datagram) = self.received.datagram(index) else {
                 continue;
@@ -135,7 +175,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.counters.udp_received_bytes += datagram.bytes.len() as u64;
             let flow = Flow {
                 transport: Transport::Udp,
-                listener: udp.listener,
+                listener,
                 remote: datagram.source,
                 conn: None,
                 proof: Proof::None,
@@ -143,19 +183,12 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             if !self.core.admit(now, &flow) {
                 continue;
             }
-            let owner = if self.strays.is_high() {
-                let before = self.activity.enter(Component::HandOver);
-                let owner = self.core.worker_of(datagram.bytes);
-                self.activity.enter(before);
-                owner
-            } else {
-                None
-            };
-            let handled = match owner {
-                Some(owner) => Handled::HandOver(owner),
-                None => self.core.handle_message(now, flow, datagram.bytes),
-            };
-            self.strays.note(matches!(handled, Handled::HandOver(_)));
+            let (core, strays) = (&mut self.core, &mut self.strays);
+            if try_hold(core, new_work.as_deref_mut(), (now, flow), false, datagram.bytes) {
+                self.counters.udp_cancels_held += 1;
+                continue;
+            }
+            let handled = handle_datagram(core, strays, &self.activity, (now, flow), datagram.bytes);
             dispatch(
                 handled,
                 &self.activity,
@@ -167,13 +200,22 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
+    /// Handles a datagram that is admitted.
+    pub(super) fn handle_datagram(&mut self, now: Now, flow: Flow, bytes: &[u8]) {
+        let (core, strays) = (&mut self.core, &mut self.strays);
+        let handled = handle_datagram(core, strays, &self.activity, (now, flow), bytes);
+        let (activity, outboxes) = (&self.activity, &mut self.outboxes);
+        dispatch(handled, activity, outboxes, &mut self.counters, flow, bytes);
+    }
+
     /// Receives ICMP errors. The kernel chooses the socket of an error by the addresses, not by the socket
     /// that sent. So every worker gets the errors, and the worker that holds the transaction recognizes it.
-    fn receive_icmp(&mut self, number: usize, now: Now) {
+    fn receive_icmp(&mut self, number: usize, queue: Queue, now: Now) {
         let Some(udp) = self.udp.get(number) else { return };
+        let Some(socket) = udp.of(queue) else { return };
         let (core, outboxes, own) = (&mut self.core, &mut self.outboxes, self.id);
         let before = self.activity.enter(Component::Receive);
-        let taken = self.icmp.drain(&udp.socket, ICMP_PER_TURN, |remote, bytes| {
+        let taken = self.icmp.drain(socket, ICMP_PER_TURN, |remote, bytes| {
             let to = Flow {
                 transport: Transport::Udp,
                 listener: udp.listener,
@@ -240,13 +282,14 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.counters.hand_over_drops += handed_over.hand_over_drops;
     }
 
-    /// Takes everything that other threads have posted.
-    pub(super) fn receive_mail(&mut self, now: Now) {
+    /// Takes everything that other threads have posted. Returns how many messages were handed over.
+    pub(super) fn receive_mail(&mut self, now: Now) -> usize {
         let before = self.activity.enter(Component::HandOver);
         let mut inbox = mem::take(&mut self.inbox);
+        let mut messages = 0;
         if self.mailbox.take(&mut inbox) {
             for block in &inbox.blocks {
-                self.receive_block(block, now);
+                messages += self.receive_block(block, now);
             }
             for item in inbox.items.drain(..) {
                 match item {
@@ -257,19 +300,25 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
         self.inbox = inbox;
         self.activity.enter(before);
+        messages
     }
 
-    fn receive_block(&mut self, block: &Block, now: Now) {
+    /// Does what a block says. Returns how many messages were in it.
+    fn receive_block(&mut self, block: &Block, now: Now) -> usize {
+        let mut messages = 0;
         for (entry, bytes) in block.iter() {
             match &entry.task {
-                Task::Handle => match self.core.handle_message(now, entry.flow, bytes) {
-                    Handled::Here => {}
-                    // The worker that received the message admitted it, and its connection is not ours to
-                    // close.
-                    Handled::Close => {}
-                    // If workers disagree on the owner of a call, they must not pass the message to and fro.
-                    Handled::HandOver(_) => self.counters.hand_over_drops += 1,
-                },
+                Task::Handle => {
+                    messages += 1;
+                    let number = self.udp_of.get(usize::from(entry.flow.listener.0)).copied();
+                    let udp = number.flatten().and_then(|number| self.udp.get_mut(number));
+                    let new_work = udp.and_then(|udp| udp.new_work.as_mut());
+                    if try_hold(&mut self.core, new_work, (now, entry.flow), true, bytes) {
+                        self.counters.udp_cancels_held += 1;
+                    } else {
+                        self.handle_handed_over(now, entry.flow, bytes);
+                    }
+                }
                 Task::Send { origin, way } => {
                     let outgoing = Outgoing {
                         to: entry.flow,
@@ -283,6 +332,18 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 Task::Closed => self.closed(&entry.flow, now),
                 Task::HopFailed => self.core.handle_failed_hop(entry.flow.remote),
             }
+        }
+        messages
+    }
+
+    /// Handles a message that another worker received and admitted.
+    pub(super) fn handle_handed_over(&mut self, now: Now, flow: Flow, bytes: &[u8]) {
+        match self.core.handle_message(now, flow, bytes) {
+            Handled::Here => {}
+            // Its connection is not ours to close.
+            Handled::Close => {}
+            // If workers disagree on the owner of a call, they must not pass the message to and fro.
+            Handled::HandOver(_) => self.counters.hand_over_drops += 1,
         }
     }
 
@@ -334,6 +395,44 @@ impl MisroutedRate {
         let now = if is_stray { Self::ALL } else { 0 };
         self.share = self.share - self.share / 64 + now / 64;
     }
+}
+
+/// Holds a CANCEL that may have overtaken its INVITE. `false`: the message is to be handled now.
+fn try_hold(
+    core: &mut impl Core,
+    new_work: Option<&mut NewWork>,
+    (now, flow): (Now, Flow),
+    is_handed_over: bool,
+    bytes: &[u8],
+) -> bool {
+    is_cancel(bytes)
+        && new_work.is_some_and(|new_work| {
+            !core.knows_invite_of(flow, bytes) && new_work.try_hold_cancel(now, flow, is_handed_over, bytes)
+        })
+}
+
+/// Gives a datagram to the core, or finds the worker that it belongs to.
+fn handle_datagram(
+    core: &mut impl Core,
+    strays: &mut MisroutedRate,
+    activity: &Activity,
+    (now, flow): (Now, Flow),
+    bytes: &[u8],
+) -> Handled {
+    let owner = if strays.is_high() {
+        let before = activity.enter(Component::HandOver);
+        let owner = core.worker_of(bytes);
+        activity.enter(before);
+        owner
+    } else {
+        None
+    };
+    let handled = match owner {
+        Some(owner) => Handled::HandOver(owner),
+        None => core.handle_message(now, flow, bytes),
+    };
+    strays.note(matches!(handled, Handled::HandOver(_)));
+    handled
 }
 
 /// Acts on the core's verdict about a message.

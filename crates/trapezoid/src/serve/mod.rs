@@ -10,6 +10,7 @@ pub(crate) mod data_dir;
 mod files;
 mod first_start;
 mod flaws;
+mod overload;
 pub(crate) mod reload;
 mod secret;
 mod sinks;
@@ -32,6 +33,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedReceiver, unbounded_channel};
 use zeroize::Zeroizing;
 
 use self::backends::Backends;
+use self::overload::{Dropped, Overload};
 use self::reload::{Asked, Counts, Outcome, Reloads};
 use self::tls::{CertificateExpiry, Findings, TlsFiles};
 use self::workers::{Common, WorkerExit};
@@ -110,8 +112,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
         secret::keep(&loaded.shell, is_seen, welcome)
     })?;
 
-    let receive_buffer = sockets.iter().filter_map(WorkerSockets::receive_buffer).min();
-    tell_of_steering(&sockets);
+    let buffers = tell_of_sockets(&sockets);
     let common = Common {
         loaded: &loaded,
         settings,
@@ -126,7 +127,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
     };
     let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
     health.set_listening();
-    announce(&loaded, &findings, admin_address, receive_buffer);
+    announce(&loaded, &findings, admin_address, buffers);
     secret::show(&loaded.shell, is_seen, welcome, new_token);
 
     let mut server = Server {
@@ -142,6 +143,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
         asked,
         readings: metrics,
         told: Instant::now(),
+        overload: Overload::default(),
     };
     let outcome = runtime.block_on(server.until_ended());
     backends.shutdown();
@@ -157,7 +159,8 @@ fn start_abuse(abuse: &Abuse, reports: Reports, backends: &Backends, runtime: &R
     runtime.spawn(abuse.clone().run(reports));
 }
 
-fn tell_of_steering(sockets: &[WorkerSockets]) {
+/// Logs what the kernel refused to the datagram sockets. Returns what it granted.
+fn tell_of_sockets(sockets: &[WorkerSockets]) -> Buffers {
     if let Some(error) = sockets.iter().find_map(WorkerSockets::steering_error) {
         tracing::warn!(
             error = error.to_string(),
@@ -165,6 +168,13 @@ fn tell_of_steering(sockets: &[WorkerSockets]) {
              it spreads them by source, and workers hand over what is not theirs"
         );
     }
+    if let Some(error) = sockets.iter().find_map(WorkerSockets::new_work_error) {
+        tracing::warn!(
+            error = error.to_string(),
+            "new calls and registrations by UDP have no queues of their own, so under overload they displace established calls"
+        );
+    }
+    Buffers::of(sockets)
 }
 
 /// Makes the TLS files of the first start, and reads all TLS files.
@@ -295,20 +305,50 @@ fn start_workers(
     Ok(received)
 }
 
+/// The smallest receive buffers that the kernel granted to datagram sockets, bytes.
+#[derive(Clone, Copy)]
+struct Buffers {
+    established: Option<usize>,
+    new_work: Option<usize>,
+}
+
+impl Buffers {
+    fn of(sockets: &[WorkerSockets]) -> Self {
+        Self {
+            established: sockets.iter().filter_map(WorkerSockets::receive_buffer).min(),
+            new_work: sockets.iter().filter_map(WorkerSockets::new_work_buffer).min(),
+        }
+    }
+}
+
 /// Logs the warnings, and the settings of the running server.
-fn announce(loaded: &Loaded, findings: &Findings, admin: Option<SocketAddr>, receive_buffer: Option<usize>) {
+fn announce(loaded: &Loaded, findings: &Findings, admin: Option<SocketAddr>, buffers: Buffers) {
     let exposed = data_dir::exposed(&loaded.shell.data_dir);
     for warning in loaded.warnings.iter().chain(&findings.warnings).chain(&exposed) {
         tracing::warn!("{warning}");
     }
-    let wanted = loaded.shell.sockets.udp_receive_buffer;
-    if let Some(granted) = receive_buffer.filter(|granted| *granted < wanted) {
-        tracing::warn!(
-            granted,
-            wanted,
-            "the kernel gives a smaller receive buffer than asked for, so datagrams are lost sooner; \
-             raise the sysctl net.core.rmem_max"
-        );
+    let sockets = &loaded.shell.sockets;
+    for (key, wanted, granted) in [
+        (
+            "transport.udp_receive_buffer_bytes",
+            sockets.udp_receive_buffer,
+            buffers.established,
+        ),
+        (
+            "overload.new_work_queue_bytes",
+            sockets.new_work_buffer,
+            buffers.new_work,
+        ),
+    ] {
+        if let Some(granted) = granted.filter(|granted| *granted < wanted) {
+            tracing::warn!(
+                key,
+                granted,
+                wanted,
+                "the kernel gives a smaller receive buffer than asked for, so datagrams are lost sooner; \
+                 raise the sysctl net.core.rmem_max"
+            );
+        }
     }
     let workers = loaded.core.workers;
     tracing::info!(
@@ -359,6 +399,11 @@ struct Readings {
 }
 
 impl Readings {
+    /// New work that the workers' queues had no room for.
+    fn dropped(&self) -> Dropped {
+        Dropped::of(self.workers.lock().iter().map(|worker| worker.get().net))
+    }
+
     fn new(abuse: Abuse, groups: Arc<Groups>, tls: Arc<TlsFiles>, hub: Hub) -> Self {
         Self {
             workers: Mutex::default(),
@@ -441,6 +486,7 @@ struct Server<'a> {
     readings: Arc<Readings>,
     /// When expiring certificates were last logged.
     told: Instant,
+    overload: Overload,
 }
 
 /// The event that woke the server.
@@ -603,6 +649,8 @@ impl Server<'_> {
         self.logs.tell_left_out();
         self.backends.sweep();
         self.tell_of_certificates();
+        let dropped = self.readings.dropped();
+        self.overload.see(dropped, Instant::now());
     }
 
     /// Stops reloading; waiting requests for a reload are refused.

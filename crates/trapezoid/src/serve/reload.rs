@@ -338,7 +338,11 @@ fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
             "credentials.cache_stale_s",
             running.cache_stale != new.cache_stale,
         ),
-        ("transport", apart_from_limits(running) != apart_from_limits(new)),
+        (
+            "overload.new_work_queue_bytes",
+            running.sockets.new_work_buffer != new.sockets.new_work_buffer,
+        ),
+        ("transport", of_transport(running) != of_transport(new)),
         (
             "limits.connections_per_address",
             running.sockets.connections_per_address != new.sockets.connections_per_address,
@@ -363,10 +367,11 @@ fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
 }
 
 /// The socket settings of `[transport]`.
-fn apart_from_limits(shell: &Shell) -> sip_net::settings::Settings {
+fn of_transport(shell: &Shell) -> sip_net::settings::Settings {
     sip_net::settings::Settings {
         connections_per_address: 0,
         handshakes_per_turn: 0,
+        new_work_buffer: 0,
         ..shell.sockets.clone()
     }
 }
@@ -534,6 +539,18 @@ mod tests {
         assert_eq!(merged.core.groups[0].probe_ms, Some(1000));
     }
 
+    /// Both are settings of the sockets.
+    #[test]
+    fn the_queue_of_new_work_is_no_part_of_transport() {
+        let queue = loaded(&format!("{LISTEN}[overload]\nnew_work_queue_bytes = 0\n"));
+        assert_eq!(
+            merge(&loaded(LISTEN), &queue).kept,
+            ["overload.new_work_queue_bytes"]
+        );
+        let backlog = loaded(&format!("{LISTEN}[transport]\nudp_backlog_bytes = 100000\n"));
+        assert_eq!(merge(&loaded(LISTEN), &backlog).kept, ["transport"]);
+    }
+
     #[test]
     fn sockets_workers_and_stores_stay() {
         let running = loaded(LISTEN);
@@ -541,7 +558,7 @@ mod tests {
             "[[listen]]\ntransport = \"tcp\"\naddress = \"127.0.0.1:5060\"\n[server]\nworkers = 7\ndata_dir = \"x\"\n\
              [location]\nurl = \"memory:\"\n[admin]\nlisten = \"off\"\ntoken_file = \"t\"\n[transport]\nidle_s = 60\n[log]\nformat = \"json\"\n\
              [dns]\ntimeout_ms = 100\n[credentials]\ncache_entries = 0\ncache_ttl_s = 1\n[limits]\nnonces = 1000\n\
-             [subscribers]\ncalculate_ha1 = true\n[timers]\nt1_ms = 200\n",
+             [subscribers]\ncalculate_ha1 = true\n[timers]\nt1_ms = 200\n[overload]\nnew_work_queue_bytes = 0\n",
         );
         let merged = merge(&running, &new);
         assert_eq!(
@@ -556,6 +573,7 @@ mod tests {
                 "listen",
                 "location.url",
                 "log.format",
+                "overload.new_work_queue_bytes",
                 "server.data_dir",
                 "server.workers",
                 "subscribers",
