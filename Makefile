@@ -17,7 +17,7 @@ check:  ## formatting, lints, tidiness, dependency policy, documentation
 lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, connections, memory, workers, split, pings, all)
 	cargo run --release --package trapezoid -- lab $(ARGS)
 
-sim:    ## simulate networks under faults (SEEDS=FROM..TO, MINUTES=N, SEED=N)
+sim:    ## simulate networks under faults (SEEDS=FROM..TO, MINUTES=N, SEED=N, OVERLOAD=1)
 	@cargo xtask sim
 
 fuzz:   ## fuzz every target for an hour (fuzz/README.md; ARGS='--total N', '--runs N', …)

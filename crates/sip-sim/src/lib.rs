@@ -3,7 +3,7 @@
 //!
 //! [`network`] is the simulation that `make sim` plays (`src/bin/sim.rs`): servers, phones, gateways, a
 //! stranger, troubles, and the rules. Servers have connections, back-ends and a location journal on a
-//! [`disk`] that loses power. [`agent`] is a phone's side of a call, written from RFC 3261 independently of
+//! [`disk`] that loses power. [`overload`] is one server that is offered more than it carries. [`agent`] is a phone's side of a call, written from RFC 3261 independently of
 //! the core.
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod clock;
 pub mod disk;
 pub mod message;
 pub mod network;
+pub mod overload;
 pub mod report;
 pub mod rng;
 pub mod trace;

@@ -1,3 +1,4 @@
-//! The location journal on a simulated disk.
+//! The location journal on a simulated disk, and a server that is offered too much.
 
+mod overload;
 mod store;

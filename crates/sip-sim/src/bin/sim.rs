@@ -24,6 +24,7 @@ use counting_allocator::Counting;
 use sip_sim::network::check::Violation;
 use sip_sim::network::scenario::Scenario;
 use sip_sim::network::{Outcome, play, shrink::shrink};
+use sip_sim::overload::{self, Plan};
 
 /// An allocator that counts, so that memory of servers when everything is over is known to the byte.
 #[global_allocator]
@@ -31,6 +32,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// Seeds that are run by default.
 const SEEDS: Range<u64> = 0..500;
+/// Of the seeds, each of so many also names a plan of overload, which takes longer.
+const OVERLOAD_EACH: u64 = 50;
 /// Most runs for making a failure smaller.
 const SHRINK_RUNS: usize = 600;
 /// Number of failing seeds after which the search stops.
@@ -101,6 +104,20 @@ fn judge(scenario: Scenario) -> Result<Outcome, Violation> {
     })
 }
 
+/// Runs the plan of overload of a seed; a panic counts as a broken rule.
+fn judge_overload(seed: u64) -> Vec<Violation> {
+    let run = || {
+        let plan = Plan::of(seed);
+        overload::rules::broken(&plan, &overload::play(&plan))
+    };
+    catch_unwind(run).unwrap_or_else(|_| vec![Violation::new("panic", None, "in a plan of overload")])
+}
+
+/// Whether a rule is one of those about overload. Without a rule, all are meant.
+fn is_of_overload(rule: Option<&str>) -> Option<bool> {
+    rule.map(|rule| overload::rules::NAMES.contains(&rule))
+}
+
 fn violations(scenario: Scenario) -> Vec<Violation> {
     match judge(scenario) {
         Ok(outcome) => outcome.violations,
@@ -126,13 +143,20 @@ fn run_all(wanted: &Wanted) -> (BTreeMap<u64, Vec<Violation>>, u64, u64) {
             if over || enough || seed >= wanted.seeds.end {
                 return;
             }
-            let found = match judge(Scenario::of(seed)) {
-                Ok(outcome) => {
-                    messages.fetch_add(outcome.log.sent.len() as u64, Ordering::Relaxed);
-                    outcome.violations
+            let of_overload = is_of_overload(wanted.rule.as_deref());
+            let mut found = Vec::new();
+            if of_overload != Some(true) {
+                match judge(Scenario::of(seed)) {
+                    Ok(outcome) => {
+                        messages.fetch_add(outcome.log.sent.len() as u64, Ordering::Relaxed);
+                        found = outcome.violations;
+                    }
+                    Err(panic) => found.push(panic),
                 }
-                Err(panic) => vec![panic],
-            };
+            }
+            if of_overload == Some(true) || (of_overload.is_none() && seed.is_multiple_of(OVERLOAD_EACH)) {
+                found.extend(judge_overload(seed));
+            }
             runs.fetch_add(1, Ordering::Relaxed);
             if counts(&found)
                 && let Ok(mut failed) = failed.lock()
@@ -171,6 +195,14 @@ fn replay(scenario: Scenario) -> ExitCode {
     }
 }
 
+fn replay_overload(seed: u64) -> ExitCode {
+    let plan = Plan::of(seed);
+    println!("{plan:#?}");
+    let found = judge_overload(seed);
+    found.iter().for_each(|violation| println!("{violation}"));
+    ExitCode::from(u8::from(!found.is_empty()))
+}
+
 /// Makes the failure of `seed` smaller, prints its ladder and writes it to a file.
 fn explain(seed: u64, rule: &str, dir: &Path) -> Option<PathBuf> {
     println!("making seed {seed} smaller ({rule})");
@@ -203,6 +235,9 @@ fn run() -> Result<ExitCode, String> {
         return Ok(replay(scenario));
     }
     if let Some(seed) = number("SEED")? {
+        if variable("OVERLOAD").is_some() {
+            return Ok(replay_overload(seed));
+        }
         return Ok(replay(Scenario::of(seed)));
     }
     let wanted = wanted()?;
@@ -232,6 +267,10 @@ fn run() -> Result<ExitCode, String> {
         return Ok(ExitCode::FAILURE);
     }
     let rule = found.first().map_or("", |violation| violation.rule);
+    if is_of_overload(Some(rule)) == Some(true) {
+        println!("again: make sim OVERLOAD=1 SEED={first}");
+        return Ok(ExitCode::FAILURE);
+    }
     let written = explain(*first, rule, Path::new("target/sim"));
     if let Some(path) = written {
         println!("smaller: make sim SCENARIO={}", path.display());
