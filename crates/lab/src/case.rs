@@ -209,6 +209,9 @@ pub struct Setup {
     pub look_ups: Option<LookUps>,
     /// Part of its CPU that it may use; absent: all.
     pub quota: Option<f64>,
+    /// Of ours: new work by UDP waits among everything else (`overload.new_work_queue_bytes = 0`).
+    #[serde(default)]
+    pub one_queue: bool,
 }
 
 impl Setup {
@@ -219,6 +222,7 @@ impl Setup {
             case,
             look_ups: None,
             quota: None,
+            one_queue: false,
         }
     }
 
@@ -229,8 +233,14 @@ impl Setup {
 
     /// The same without the server's name, for experiments with one server.
     pub fn short(&self) -> String {
-        self.look_ups
-            .map_or_else(|| self.case.text(), |look_ups| look_ups.text())
+        let text = self
+            .look_ups
+            .map_or_else(|| self.case.text(), |look_ups| look_ups.text());
+        if self.one_queue {
+            text + ", one queue"
+        } else {
+            text
+        }
     }
 }
 
@@ -293,6 +303,9 @@ mod tests {
         let over_tls = Case::call(State::Transaction, false, Transport::Tls);
         let relay = Setup::of(Server::BareRelay, over_tls);
         assert_eq!(relay.text(), "bare relay stateful, TLS, no auth");
+        setup.one_queue = true;
+        assert_eq!(setup.short(), "stateless, TCP, digest, one queue");
+        setup.one_queue = false;
         setup.look_ups = Some(LookUps {
             connections: 8,
             mode: Mode::Fixed,

@@ -25,8 +25,6 @@ const STATE: &str = "a stateless call costs less than a stateful one";
 const PEER: &str = "a stateful call costs Trapezoid less than Kamailio";
 /// Operations that succeed below the peak.
 const SUCCESS: f64 = 0.99;
-/// Past the peak, goodput is less than what is offered.
-const COLLAPSE: f64 = 0.98;
 
 /// The checks of an experiment.
 pub(crate) fn of(results: &Results) -> Vec<Check> {
@@ -34,7 +32,7 @@ pub(crate) fn of(results: &Results) -> Vec<Check> {
         "transport" => transport(results),
         "peers" => peers(results),
         "batching" => batching(results),
-        "overload" => overload(results),
+        "overload" => super::overload::checks(results),
         "connections" => super::connections::checks::of(results),
         "memory" => super::memory::checks(results),
         "workers" => super::workers::checks(results),
@@ -325,50 +323,4 @@ fn larger_batches(results: &Results) -> Check {
         Bound::Above(TWICE_THE_BATCH),
         "calls/s, 2×16 and 2×8",
     )
-}
-
-fn overload(results: &Results) -> Vec<Check> {
-    const BELOW: &str = "at half the peak what is offered is carried";
-    const BEYOND: &str = "what is offered beyond the peak is not all carried, and the peak is one";
-    let mut checks = Vec::new();
-    for setup in results.setups(Purpose::Curve) {
-        let Some(peak) = results.peak(&setup) else {
-            continue;
-        };
-        let rows = results.of(&setup, Purpose::Curve);
-        let times = |row: &Row| row.run.rate / peak;
-        let below: Vec<&Row> = rows.iter().copied().filter(|row| times(row) < 0.6).collect();
-        let beyond = rows.iter().copied();
-        let beyond: Vec<&Row> = beyond
-            .filter(|row| (1.9..2.1).contains(&times(row)) && !row.load.generator.saturated)
-            .collect();
-        for (what, rows, is_all_carried) in [(BELOW, below, true), (BEYOND, beyond, false)] {
-            if rows.is_empty() {
-                continue;
-            }
-            let parts = rows
-                .iter()
-                .map(|row| crate::cpu::ratio(row.load.goodput, row.load.offered_rate()));
-            let parts: Vec<f64> = parts.collect();
-            let keeps = parts.iter().map(|part| (*part >= COLLAPSE) == is_all_carried);
-            let texts: Vec<String> = parts
-                .iter()
-                .map(|part| format!("{:.0} %", 100.0 * part))
-                .collect();
-            let rate = rows.first().map_or(0.0, |row| row.run.rate);
-            checks.push(check(
-                &format!("{}: {what}", setup.case.text()),
-                Judgement::of_runs(keeps),
-                format!(
-                    "{} of {rate:.0}/s, {:.1} × the peak",
-                    texts.join(", "),
-                    rate / peak
-                ),
-            ));
-        }
-    }
-    if checks.is_empty() {
-        checks.push(unmeasured(BELOW));
-    }
-    checks
 }

@@ -181,6 +181,9 @@ impl Bench for Synthetic {
         let capacity = capacity(setup) / factor;
         let carried = if run.rate <= capacity {
             run.rate * (1.0 - self.loss)
+        } else if setup.quota.is_some() && setup.server == Server::Trapezoid && !setup.one_queue {
+            // Where a peak is searched, too: what is offered is not all carried.
+            0.95 * capacity
         } else {
             // A server collapses as far as it is asked for too much.
             capacity * (capacity / run.rate).powi(2)

@@ -502,43 +502,51 @@ fn batching_finds_what_the_model_says() {
 fn overload_goes_to_ten_times_the_peak() {
     let results = run("overload", &Scale::full());
     let setups = results.setups(Purpose::Curve);
-    assert_eq!(setups.len(), 2);
+    assert_eq!(setups.len(), 9, "three cases, each of three servers");
     for setup in setups {
         assert_eq!(setup.quota, Some(overload::QUOTA));
-        let peak = results.peak(&setup).unwrap();
-        let most = results
-            .of(&setup, Purpose::Curve)
-            .iter()
-            .map(|row| row.run.rate)
-            .fold(0.0, f64::max);
+        let peak = overload::peak(&results, &setup).unwrap();
+        let rows = results.of(&setup, Purpose::Curve);
+        let most = rows.iter().map(|row| row.run.rate).fold(0.0, f64::max);
         assert!((most / peak - 10.0).abs() < 0.01);
+        let rounds = if setup.server == Server::Kamailio { 1 } else { 2 };
+        assert_eq!(rows.len(), 6 * rounds);
     }
     assert_all_hold(&results.checks);
+    assert_eq!(results.checks.len(), 9);
+}
+
+#[test]
+fn overload_says_what_is_lost() {
     let mut bench = Synthetic {
         loss: 0.009,
         ..Synthetic::new()
     };
-    let mut results = run_with("overload", &mut bench, &Scale::quick()).unwrap();
-    assert_all_hold(&checks::of(&results));
-    for row in &mut results.rows {
-        // As if nothing were ever too much, or already half of it.
-        row.load.goodput = if row.run.rate > 5_000.0 {
-            row.run.rate
-        } else {
-            0.5 * row.run.rate
-        };
-    }
-    let now = checks::of(&results);
-    assert_eq!(lost(&now).len(), 4, "two of each of two cases: {now:?}");
-    let first = results
-        .rows
+    let results = run_with("overload", &mut bench, &Scale::quick()).unwrap();
+    assert_all_hold(&results.checks);
+    let lost_if = |change: fn(&mut Row)| {
+        let mut results = results.clone();
+        results.rows.iter_mut().for_each(change);
+        lost(&checks::of(&results))
+            .iter()
+            .map(|name| name.split(": ").nth(1).unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let below = "below the peak what is offered is carried";
+    let beyond = "beyond the peak at least nine tenths of it are completed";
+    let more = "beyond the peak more is completed than with one queue";
+    assert_eq!(lost_if(|row| row.load.goodput *= 0.97), [below]);
+    assert_eq!(lost_if(|row| row.load.goodput *= 0.8), [below, beyond]);
+    let as_with_one = |row: &mut Row| {
+        if row.setup.one_queue {
+            row.load.goodput = capacity(&row.setup);
+        }
+    };
+    assert_eq!(lost_if(as_with_one), [more]);
+    // What a full generator offered shows nothing.
+    let mut full = results.clone();
+    full.rows
         .iter_mut()
-        .find(|row| row.run.purpose == Purpose::Curve);
-    let load = &mut first.unwrap().load;
-    load.goodput = 0.99 * load.offered_rate();
-    let now = checks::of(&results);
-    assert_eq!(
-        (lost(&now).len(), judged(&now, Judgement::Undecided).len()),
-        (3, 1)
-    );
+        .for_each(|row| row.load.generator.saturated = true);
+    assert_eq!(judged(&checks::of(&full), Judgement::Unmeasured).len(), 3);
 }

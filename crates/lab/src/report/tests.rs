@@ -387,7 +387,10 @@ fn the_verdict_comes_first() {
             "Near each one's own peak an operation takes 2.0 to 2.0 times as much CPU of Kamailio",
         ),
         ("batching", "The most that was carried: "),
-        ("overload", "stateless, UDP, no auth: offered 10.0 times the peak"),
+        (
+            "overload",
+            "Trapezoid stateless, UDP, no auth: offered 10.0 times the peak",
+        ),
     ] {
         let results = results(name);
         let page = page(&results).unwrap();

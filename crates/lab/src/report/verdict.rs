@@ -166,7 +166,7 @@ fn batching(results: &Results) -> Vec<String> {
 fn overload(results: &Results) -> Vec<String> {
     let mut found = Vec::new();
     for setup in results.setups(Purpose::Curve) {
-        let Some(peak) = results.peak(&setup) else {
+        let Some(peak) = crate::experiments::overload::peak(results, &setup) else {
             continue;
         };
         let rows = results.of(&setup, Purpose::Curve);
@@ -178,7 +178,7 @@ fn overload(results: &Results) -> Vec<String> {
         };
         found.push(format!(
             "{}: offered {:.1} times the peak of {}/s, the server still completes {:.0} % of that peak.",
-            setup.short(),
+            setup.text(),
             ratio(most, peak),
             number(peak),
             100.0 * ratio(goodput, peak)

@@ -62,6 +62,11 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
             look_ups.mode.word()
         )
     });
+    let overload = if setup.one_queue {
+        "[overload]\nnew_work_queue_bytes = 0\n"
+    } else {
+        ""
+    };
     format!(
         "[server]\nworkers = {workers}\ndata_dir = \"data\"\ndrain_s = 1\n\
          [[listen]]\ntransport = \"{transport}\"\naddress = \"127.0.0.1:{sip}\"\n{tls}\
@@ -71,7 +76,7 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
          [state]\nmode = \"{state}\"\n\
          [[route]]\nwhen = {{ method = [\"INVITE\"] }}\ndo = {{ {action} = \"{callee}\" }}\n\
          [transport]\nwrite_buffer_bytes = 67108864\n\
-         [admin]\nlisten = \"127.0.0.1:{admin}\"\ncpu_split = true\n{credentials}",
+         [admin]\nlisten = \"127.0.0.1:{admin}\"\ncpu_split = true\n{overload}{credentials}",
         workers = site.workers,
         sip = ports.sip,
         admin = ports.admin,
@@ -142,7 +147,15 @@ mod tests {
             call.contains("do = { relay = \"sip:127.0.0.1:5070;transport=tcp\" }"),
             "{call}"
         );
-        assert!(!call.contains("[tls]"), "{call}");
+        assert!(!call.contains("[tls]") && !call.contains("[overload]"), "{call}");
+        let one_queue = text(&Setup {
+            one_queue: true,
+            ..ours(Case::call(State::Stateless, false, Transport::Udp))
+        });
+        assert!(
+            one_queue.contains("[overload]\nnew_work_queue_bytes = 0\n"),
+            "{one_queue}"
+        );
         assert!(call.starts_with("[server]\nworkers = 1\n"), "{call}");
         let secure = text(&ours(Case::call(State::Transaction, false, Transport::Tls)));
         assert!(
